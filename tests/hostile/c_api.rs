@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use libloading::Library;
 use serde_json::{Value, json};
 
-use crate::c_functions::WITHOUT_MODEL;
-pub use crate::c_functions::{COMMANDS, FUNCTIONS};
+use crate::c_functions::{ENGINE_FUNCTIONS, WITHOUT_MODEL};
 use crate::host;
+
+/// The functions that take `{"id": 7}` and work without a model.
+pub const COMMANDS: [&str; 2] = ["poll", "cancel"];
 
 /// All error codes with their status.
 const CODES: [(&str, u64); 14] = [
@@ -37,10 +39,10 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let path = host::library_path().expect("cargo built the library");
     // SAFETY: loading the library runs no initializers.
     let library = unsafe { Library::new(path) }.expect("the library loads");
-    // SAFETY: `set_log_callback` has this type. The log is dropped because these tests provoke errors.
+    // SAFETY: `foredraft_set_log_callback` has this type. The log is dropped because these tests provoke errors.
     unsafe {
-        let set =
-            library.get::<extern "C" fn(Option<LogCallback>, *mut c_void)>(b"set_log_callback").expect("exported");
+        type SetCallback = extern "C" fn(Option<LogCallback>, *mut c_void);
+        let set = library.get::<SetCallback>(b"foredraft_set_log_callback").expect("exported");
         set(Some(drop_line), std::ptr::null_mut());
     }
     library
@@ -53,8 +55,8 @@ pub extern "C" fn drop_line(_level: i32, text: *const c_char, _user: *mut c_void
 }
 
 /// A function of the library, as type `T`.
-fn function<T: Copy>(name: &str) -> T {
-    // SAFETY: all callers below pass the type that the header declares.
+pub fn function<T: Copy>(name: &str) -> T {
+    // SAFETY: all callers pass the type that the header declares.
     unsafe { *LIBRARY.get::<T>(name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}")) }
 }
 
@@ -66,27 +68,27 @@ pub fn exclusive() -> Exclusive {
     // The lock is poisoned if another test failed, which does not matter here.
     let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     LazyLock::force(&LIBRARY);
-    deinit();
+    unload();
     Exclusive(guard)
 }
 
-/// As [`exclusive`], with both shipped models loaded; `more` adds keys to `init`.
+/// As [`exclusive`], with both shipped models loaded; `more` adds keys to the load.
 pub fn loaded(more: Value) -> Exclusive {
     let guard = exclusive();
     let command = command(more);
-    assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
+    assert_eq!(load(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
     guard
 }
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
-        deinit();
+        unload();
         set_update_callback(None, 0);
         set_log_callback(Some(drop_line), 0);
     }
 }
 
-/// The `init` object for both shipped models. One thread, because on a busy machine a second one slows them down.
+/// The configuration for both shipped models. One thread, because on a busy machine a second one slows them down.
 pub fn command(more: Value) -> Value {
     let mut command = json!({
         "model": model("target"), "model_draft": model("draft"), "n_threads": 1, "n_ctx": 512, "log_level": "error",
@@ -100,123 +102,110 @@ pub fn model(name: &str) -> String {
     host::root().join(format!("models/stories-{name}.gguf")).to_string_lossy().into_owned()
 }
 
-fn text(bytes: Option<&[u8]>) -> Option<CString> {
+pub fn text(bytes: Option<&[u8]>) -> Option<CString> {
     bytes.map(|bytes| CString::new(bytes).expect("C strings have no NUL inside"))
 }
 
-fn pointer(text: &Option<CString>) -> *const c_char {
+pub fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
 }
 
-pub fn init(command: Option<&[u8]>) -> i32 {
-    let command = text(command);
-    function::<extern "C" fn(*const c_char) -> i32>("init")(pointer(&command))
+/// The handle of the default engine.
+const DEFAULT_ENGINE: *mut c_void = std::ptr::null_mut();
+/// The function that releases an answer.
+const FREE: &str = "foredraft_string_free";
+
+/// Returns a `foredraft_code`.
+pub fn load(config: Option<&[u8]>) -> i32 {
+    let config = text(config);
+    function::<extern "C" fn(*mut c_void, *const c_char) -> i32>("foredraft_load")(DEFAULT_ENGINE, pointer(&config))
 }
 
 /// The string is freed when this returns, which the API allows.
-pub fn init_async(command: Option<&[u8]>) {
-    let command = text(command);
-    function::<extern "C" fn(*const c_char)>("init_async")(pointer(&command));
+pub fn load_async(config: Option<&[u8]>) {
+    let config = text(config);
+    function::<extern "C" fn(*mut c_void, *const c_char)>("foredraft_load_async")(DEFAULT_ENGINE, pointer(&config));
 }
 
-pub fn deinit() {
-    function::<extern "C" fn()>("deinit")();
+pub fn unload() {
+    function::<extern "C" fn(*mut c_void)>("foredraft_unload")(DEFAULT_ENGINE);
 }
 
 /// The returned pointer and its string.
 pub fn version() -> (usize, String) {
-    let version = function::<extern "C" fn() -> *const c_char>("version")();
+    let version = function::<extern "C" fn() -> *const c_char>("foredraft_version")();
     // SAFETY: a NUL-terminated string that lives as long as the library.
     let text = unsafe { CStr::from_ptr(version) }.to_str().expect("UTF-8").to_owned();
     (version as usize, text)
 }
 
 pub fn free_null() {
-    function::<extern "C" fn(*const c_char)>("free_string")(std::ptr::null());
+    function::<extern "C" fn(*const c_char)>(FREE)(std::ptr::null());
 }
 
 pub fn set_log_callback(callback: Option<LogCallback>, user: usize) {
-    function::<extern "C" fn(Option<LogCallback>, *mut c_void)>("set_log_callback")(callback, user as *mut c_void);
+    type SetCallback = extern "C" fn(Option<LogCallback>, *mut c_void);
+    function::<SetCallback>("foredraft_set_log_callback")(callback, user as *mut c_void);
 }
 
 pub fn set_update_callback(callback: Option<UpdateCallback>, user: usize) {
-    function::<extern "C" fn(Option<UpdateCallback>, *mut c_void)>("set_update_callback")(
-        callback,
-        user as *mut c_void,
-    );
+    type SetCallback = extern "C" fn(*mut c_void, Option<UpdateCallback>, *mut c_void);
+    function::<SetCallback>("foredraft_set_update_callback")(DEFAULT_ENGINE, callback, user as *mut c_void);
 }
 
 pub fn status() -> Value {
-    let status =
-        take_answer("poll_system_status", function::<extern "C" fn() -> *const c_char>("poll_system_status")());
+    type OfEngine = extern "C" fn(*mut c_void) -> *const c_char;
+    let status = take_answer("status", function::<OfEngine>("foredraft_status")(DEFAULT_ENGINE), FREE);
     let expected = match status["state"].as_str() {
         Some("ready") => 1,
         Some("uninitialized" | "loading") => 0,
         Some("failed") => -1,
         other => panic!("state {other:?}"),
     };
-    assert_eq!(status["init_success"], expected, "{status}");
+    assert_eq!(status["load_state"], expected, "{status}");
     assert_eq!(status["state"] == "failed", status["error"].is_string(), "{status}");
     status
 }
 
-/// The functions of [`FUNCTIONS`] that fail without a model.
-pub fn functions_needing_a_model() -> impl Iterator<Item = &'static str> {
-    FUNCTIONS.into_iter().filter(|name| !WITHOUT_MODEL.contains(name) && !COMMANDS.contains(name))
+/// All functions that take a document, without their prefix: `"complete"` is `foredraft_complete`.
+pub fn functions() -> impl Iterator<Item = &'static str> {
+    ENGINE_FUNCTIONS.into_iter().filter_map(|name| name.strip_prefix("foredraft_"))
 }
 
-/// Asserts that every poll and cancel without an `id` succeeds with no updates, for any document, and reports `state`, or the end of an
-/// earlier test's last request.
-pub fn assert_finds_nothing(state: &str) {
+/// The [`functions`] that fail without a model.
+pub fn functions_needing_a_model() -> impl Iterator<Item = &'static str> {
+    functions().filter(|name| !WITHOUT_MODEL.contains(name) && !COMMANDS.contains(name))
+}
+
+/// Asserts that polls and cancels that name no request, or one that never was, get an error. No state of the engine changes that.
+pub fn assert_finds_nothing() {
     for name in COMMANDS {
-        // An earlier request, which has an id unless it was refused, stays the newest one.
-        let earlier = name.ends_with("_poll").then(|| call_bytes(name, None)).filter(|poll| poll["finished"] == true);
-        for (document, counts) in [
-            (None, false),
-            (Some(&b""[..]), false),
-            (Some(b" \n"), false),
-            (Some(b"{}"), false),
-            (Some(br#"{"id": null}"#), false),
-            (Some(b"7"), true),
-            (Some(b"[]"), true),
-            (Some(b"null"), true),
-            (Some(br#""{}""#), true),
-            (Some(b"{\"id\": 7"), true),
-            (Some(b"\xFF{}"), true),
+        for (document, code) in [
+            (None, "invalid_json"),
+            (Some(&b""[..]), "invalid_json"),
+            (Some(b" \n"), "invalid_json"),
+            (Some(b"7"), "invalid_json"),
+            (Some(b"[]"), "invalid_json"),
+            (Some(b"null"), "invalid_json"),
+            (Some(br#""{}""#), "invalid_json"),
+            (Some(b"{\"id\": 7"), "invalid_json"),
+            (Some(b"\xFF{}"), "invalid_json"),
+            (Some(b"{}"), "invalid_request"),
+            (Some(br#"{"id": null}"#), "invalid_request"),
+            (Some(br#"{"id": 1099511627776}"#), "not_found"),
         ] {
             let answer = call_bytes(name, document);
-            let mut expected = json!({"success": true});
-            let fields = if let Some(earlier) = &earlier {
-                let mut fields = json!({"completion_updates": [], "finished": true, "state": "finished"});
-                if earlier["id"].is_u64() {
-                    fields["id"] = earlier["id"].clone();
-                }
-                fields
-            } else if name.ends_with("_poll") {
-                json!({"completion_updates": [], "finished": false, "state": state})
-            } else {
-                json!({"cancelled": false})
-            };
-            expected.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
-            if counts {
-                let warning = answer["warnings"][0].as_str().unwrap_or_default();
-                assert!(warning.starts_with("the argument counts as {}: "), "{name} {document:?}: {answer}");
-                expected["warnings"] = json!([warning]);
-            }
-            assert_eq!(answer, expected, "{name} {document:?}");
+            assert_eq!(answer["code"], code, "{name} {document:?}: {answer}");
         }
-        assert_eq!(call(name, &json!({"id": 1_u64 << 40}))["code"], "not_found", "{name}");
     }
 }
 
-/// Calls a function of [`FUNCTIONS`] with a document or NULL, or a new name on the default engine.
+/// Calls one of the [`functions`] on the default engine, with a document or NULL.
 pub fn call_bytes(name: &str, document: Option<&[u8]>) -> Value {
+    type OfEngine = extern "C" fn(*mut c_void, *const c_char) -> *const c_char;
     let document = text(document);
-    if name.starts_with("foredraft_") {
-        type OfEngine = extern "C" fn(*mut c_void, *const c_char) -> *const c_char;
-        return take_answer(name, function::<OfEngine>(name)(std::ptr::null_mut(), pointer(&document)));
-    }
-    take_answer(name, function::<extern "C" fn(*const c_char) -> *const c_char>(name)(pointer(&document)))
+    let answer = function::<OfEngine>(&format!("foredraft_{name}"))(DEFAULT_ENGINE, pointer(&document));
+    take_answer(name, answer, FREE)
 }
 
 pub fn call(name: &str, request: &Value) -> Value {
@@ -236,12 +225,12 @@ pub fn shortened(request: &Value) -> String {
     request.to_string().chars().take(300).collect()
 }
 
-/// Parses an answer, checks its form, and frees the string.
-fn take_answer(name: &str, answer: *const c_char) -> Value {
+/// Parses an answer, checks its form, and frees the string by the function `free`.
+pub fn take_answer(name: &str, answer: *const c_char, free: &str) -> Value {
     assert!(!answer.is_null(), "{name} returned NULL");
-    // SAFETY: returned by the library: NUL-terminated, and ours until `free_string`.
+    // SAFETY: returned by the library: NUL-terminated, and ours until it is freed.
     let bytes = unsafe { CStr::from_ptr(answer) }.to_bytes().to_vec();
-    function::<extern "C" fn(*const c_char)>("free_string")(answer);
+    function::<extern "C" fn(*const c_char)>(free)(answer);
     let answer: Value = serde_json::from_slice(&bytes)
         .unwrap_or_else(|error| panic!("{name}: {error}: {}", String::from_utf8_lossy(&bytes)));
     match answer["success"].as_bool() {
@@ -261,9 +250,9 @@ fn take_answer(name: &str, answer: *const c_char) -> Value {
 /// Asserts that a simple completion still gives the known output, with and without speculation.
 pub fn assert_works() {
     let request = json!({"prompt": "Once upon a time", "n_predict": 5, "temperature": 0});
-    for name in ["get_completion", "speculative_completion"] {
-        let answer = call(name, &request);
-        assert_eq!(answer["content"], " there was a child named", "{name}: {answer}");
+    for request in both_ways(&request) {
+        let answer = call("complete", &request);
+        assert_eq!(answer["content"], " there was a child named", "{request}: {answer}");
     }
 }
 
@@ -272,17 +261,29 @@ pub fn endless() -> Value {
     json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true})
 }
 
-/// Queues a request with an `_init` function and returns its id.
-pub fn submit(name: &str, request: &Value) -> u64 {
-    let answer = call(name, request);
-    answer["id"].as_u64().unwrap_or_else(|| panic!("{name} {}: {answer}", shortened(request)))
+/// A request with speculation disabled.
+pub fn plain(request: &Value) -> Value {
+    let mut plain = request.clone();
+    plain["speculative"] = false.into();
+    plain
+}
+
+/// A request without speculation, and as it is.
+pub fn both_ways(request: &Value) -> [Value; 2] {
+    [plain(request), request.clone()]
+}
+
+/// Queues a request and returns its id.
+pub fn submit(request: &Value) -> u64 {
+    let answer = call("submit", request);
+    answer["id"].as_u64().unwrap_or_else(|| panic!("{}: {answer}", shortened(request)))
 }
 
 /// Polls a request until it is finished and returns its last update.
-pub fn last_update(endpoint: &str, id: u64) -> Value {
+pub fn last_update(id: u64) -> Value {
     let mut last = Value::Null;
     wait_until("the request's end", || {
-        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1000}));
+        let answer = call("poll", &json!({"id": id, "timeout_ms": 1000}));
         assert_eq!(answer["success"], true, "{answer}");
         if let Some(update) = answer["completion_updates"].as_array().expect("updates").last() {
             last = update.clone();
@@ -294,9 +295,9 @@ pub fn last_update(endpoint: &str, id: u64) -> Value {
 }
 
 /// Polls until a request is in `state`; fails if the request ends before.
-pub fn wait_for_state(endpoint: &str, id: u64, state: &str) {
+pub fn wait_for_state(id: u64, state: &str) {
     wait_until(state, || {
-        let answer = call(&format!("{endpoint}_poll"), &json!({"id": id}));
+        let answer = call("poll", &json!({"id": id}));
         assert!(answer["state"] == state || answer["finished"] == false, "{answer}");
         answer["state"] == state
     });

@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::c_api::{
-    Random, assert_works, call, command, deinit, error_of, exclusive, init, init_async, last_update, loaded, model,
-    status, submit, wait_until,
+    Random, assert_works, both_ways, call, command, error_of, exclusive, last_update, load, load_async, loaded, model,
+    plain, status, submit, unload, wait_until,
 };
 use crate::gguf::Gguf;
 
@@ -24,9 +24,9 @@ fn file(name: &str, content: &[u8]) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Calls `init` with a file as the target and returns its code.
-fn load(path: &str) -> i32 {
-    init(Some(json!({"model": path, "n_threads": 1, "n_ctx": 64, "log_level": "none"}).to_string().as_bytes()))
+/// Loads a file as the target and returns the code.
+fn load_target(path: &str) -> i32 {
+    load(Some(json!({"model": path, "n_threads": 1, "n_ctx": 64, "log_level": "none"}).to_string().as_bytes()))
 }
 
 #[test]
@@ -54,17 +54,17 @@ fn non_model_files_are_refused() {
         (file("noise", &[b"GGUF".as_slice(), &[0xFF; 4096]].concat()), ""),
     ] {
         for (field, more) in fields(&path) {
-            assert_eq!(init(Some(command(more).to_string().as_bytes())), 1, "{field} {path}");
+            assert_eq!(load(Some(command(more).to_string().as_bytes())), 1, "{field} {path}");
             let error = status()["error"].as_str().expect("checked").to_owned();
             let named = error.starts_with(&format!("{field}: "));
             assert!(named && error.contains(&path) && error.contains(part), "{field} {path}: {error}");
         }
     }
-    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 0);
     assert_works();
 }
 
-/// The `init` fields that name a GGUF file, set to `path`.
+/// The fields of a load that name a GGUF file, set to `path`.
 fn fields(path: &str) -> [(&'static str, Value); 3] {
     [
         ("model", json!({"model": path})),
@@ -82,17 +82,17 @@ fn named_pipes_are_refused() {
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     for (field, more) in fields(&pipe.to_string_lossy()) {
-        init_async(Some(command(more).to_string().as_bytes()));
+        load_async(Some(command(more).to_string().as_bytes()));
         wait_until("the end of the load", || status()["state"] != "loading");
         let error = status()["error"].to_string();
         assert!(error.contains(field) && error.contains("is not a regular file"), "{field}: {error}");
-        deinit();
+        unload();
     }
     assert_eq!(status()["state"], "uninitialized");
 }
 
 #[test]
-fn init_failures_name_the_field_and_return_its_code() {
+fn load_failures_name_the_field_and_return_its_code() {
     let _guard = exclusive();
     for (more, number, field) in [
         (json!({"devices": ["nowhere"]}), 3, "devices: "),
@@ -102,7 +102,7 @@ fn init_failures_name_the_field_and_return_its_code() {
         (json!({"devices": vec!["CPU"; 17], "tensor_split": [1]}), 3, "devices: expected at most 16"),
         (json!({"devices_draft": vec!["CPU"; 100_000]}), 3, "devices_draft: expected at most 16"),
     ] {
-        assert_eq!(init(Some(command(more).to_string().as_bytes())), number, "{field}{}", status());
+        assert_eq!(load(Some(command(more).to_string().as_bytes())), number, "{field}{}", status());
         let error = status()["error"].as_str().expect("checked").to_owned();
         assert!(error.starts_with(field), "{field}{error}");
     }
@@ -119,10 +119,10 @@ fn addresses_without_an_rpc_server_are_refused() {
             let _ = std::io::Write::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n");
         }
     });
-    assert_eq!(init(Some(command(json!({"rpc": [address]})).to_string().as_bytes())), 1);
+    assert_eq!(load(Some(command(json!({"rpc": [address]})).to_string().as_bytes())), 1);
     let error = status()["error"].as_str().expect("checked").to_owned();
     assert!(error.starts_with("rpc: "), "{error}");
-    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 0);
 }
 
 /// llama.cpp splits text for this vocabulary with `std::regex`, which recurses for each character of a word.
@@ -133,7 +133,7 @@ fn very_long_words_do_not_overflow_the_stack() {
     let pre = gguf.value("tokenizer.ggml.pre");
     assert_eq!(&gguf.bytes[pre.start + 8..pre.end], b"gpt-2");
     let path = file("bloom", &gguf.with(pre.start + 8, b"bloom"));
-    assert_eq!(load(&path), 0, "{}", status());
+    assert_eq!(load_target(&path), 0, "{}", status());
     for length in [100, 1_000, 30_000, 300_000] {
         let text = "a".repeat(length);
         let answer = crate::c_api::call("tokenize", &json!({"text": text, "add_special": false}));
@@ -153,9 +153,9 @@ fn truncated_model_files_are_refused() {
     cuts.extend((0..40).map(|_| random.below(gguf.tensors.end)));
     cuts.extend([gguf.tensors.start, gguf.tensors.end - 1, gguf.tensors.end, size / 2, size - 1]);
     for cut in cuts {
-        assert_eq!(load(&file("cut", &gguf.bytes[..cut])), 1, "cut at {cut}: {}", status());
+        assert_eq!(load_target(&file("cut", &gguf.bytes[..cut])), 1, "cut at {cut}: {}", status());
     }
-    assert_eq!(load(&file("whole", &gguf.bytes)), 0);
+    assert_eq!(load_target(&file("whole", &gguf.bytes)), 0);
 }
 
 /// Headers that were damaged to trigger specific assertions of llama.cpp, and randomly (seeded). A child process loads them,
@@ -229,16 +229,16 @@ fn child_loads_damaged_files() {
         // other files need one thread, which is faster on a busy machine.
         let n_threads = if path.contains("epsilon") { 2 } else { 1 };
         let command = json!({"model": path, "n_threads": n_threads, "n_ctx": 64, "log_level": "none"});
-        let number = init(Some(command.to_string().as_bytes()));
+        let number = load(Some(command.to_string().as_bytes()));
         assert!([0, 1].contains(&number), "{path}: {number}");
         if number == 0 {
             // Its output may be nonsense and its logits NaN.
-            call("get_completion", &json!({"prompt": "Once é 1 \u{1F600}", "n_predict": 3}));
-            call("get_completion", &json!({"prompt": [1, 2, 3], "n_predict": 3}));
-            call("get_completion", &json!({"prompt": [1], "n_predict": 3, "grammar": "root ::= <x> [a-z]"}));
+            call("complete", &json!({"prompt": "Once é 1 \u{1F600}", "n_predict": 3}));
+            call("complete", &json!({"prompt": [1, 2, 3], "n_predict": 3}));
+            call("complete", &json!({"prompt": [1], "n_predict": 3, "grammar": "root ::= <x> [a-z]"}));
         }
     }
-    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 0);
     assert_works();
 }
 
@@ -249,14 +249,12 @@ fn models_with_nan_weights_report_model_error() {
     let gguf = Gguf::read(&model("draft"));
     let data = gguf.tensors.end.next_multiple_of(32);
     let path = file("not-a-number", &gguf.with(data, &vec![0xFF; gguf.bytes.len() - data]));
-    assert_eq!(load(&path), 0, "{}", status());
+    assert_eq!(load_target(&path), 0, "{}", status());
     let request = json!({"prompt": "Once upon a time", "n_predict": 3, "temperature": 0});
-    for name in ["get_completion", "speculative_completion"] {
-        let (code, error) = error_of(name, &request);
+    for request in both_ways(&request) {
+        let (code, error) = error_of("complete", &request);
         assert_eq!(code, "model_error", "{error}");
-    }
-    for endpoint in ["async_completion", "speculative_completion"] {
-        let last = last_update(endpoint, submit(&format!("{endpoint}_init"), &request));
+        let last = last_update(submit(&request));
         assert_eq!((&last["stop_type"], &last["code"]), (&json!("error"), &json!("model_error")), "{last}");
         assert_eq!((&last["success"], &last["status"]), (&json!(false), &json!(500)), "{last}");
     }
@@ -272,11 +270,11 @@ fn check_translated(draft: &str, difference: &Value) {
     assert_eq!((&report["compatible"], &report["translates_tokens"]), (&json!(true), &json!(true)), "{report}");
     assert_eq!(&report["first_difference"]["token"], difference, "{report}");
     let request = json!({"prompt": "Once upon a time", "n_predict": 24, "temperature": 0});
-    let plain = call("get_completion", &request);
+    let expected = call("complete", &plain(&request))["content"].clone();
     let mut asked = request.clone();
     asked["speculative"] = json!({"type": "draft", "adaptive": false});
-    let answer = call("speculative_completion", &asked);
-    assert_eq!(answer["content"], plain["content"]);
+    let answer = call("complete", &asked);
+    assert_eq!(answer["content"], expected);
     assert!(answer["speculative"]["by_type"]["draft"]["n_accepted"].as_u64() > Some(5), "{answer}");
     assert_works();
     drop(guard);
@@ -302,11 +300,10 @@ fn draft_with_too_short_a_context_reports_why() {
     // llama.cpp creates no context of fewer than 256 tokens.
     let _guard = loaded(json!({"n_ctx_draft": 256, "n_ctx": 512}));
     let request = json!({"prompt": vec![5; 400], "n_predict": 8, "temperature": 0, "ignore_eos": true});
-    let answer: Value = call("speculative_completion", &request);
+    let answer: Value = call("complete", &request);
     assert_eq!(answer["tokens_predicted"], 8, "{answer}");
     assert!(answer["speculative"]["disabled"].as_str().is_some_and(|why| why.contains("context")), "{answer}");
-    let plain = call("get_completion", &request);
-    assert_eq!(plain["content"], answer["content"]);
-    assert_eq!(error_of("get_completion", &json!({"prompt": 5})).0, "invalid_request");
+    assert_eq!(call("complete", &plain(&request))["content"], answer["content"]);
+    assert_eq!(error_of("complete", &json!({"prompt": 5})).0, "invalid_request");
     assert_works();
 }

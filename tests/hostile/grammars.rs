@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::c_api::{assert_works, call, loaded};
+use crate::c_api::{assert_works, both_ways, call, loaded};
 
 /// The outcome of a request with a grammar.
 enum Fate {
@@ -55,21 +55,21 @@ fn hostile_grammars_are_refused_or_end_the_request() {
         ("recursion to the right", "root ::= \"a\" root | \"\"".into(), text("")),
     ];
     for (what, grammar, fate) in cases {
-        for name in ["get_completion", "speculative_completion"] {
-            let request = json!({"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "grammar": grammar});
-            let answer = call(name, &request);
+        let request = json!({"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "grammar": grammar});
+        for request in both_ways(&request) {
+            let (way, answer) = (&request["speculative"], call("complete", &request));
             match &fate {
                 Refused => {
-                    assert_eq!(answer["code"], "invalid_request", "{name}, {what}: {answer}");
-                    assert!(answer["stop_type"].is_null(), "{name}, {what}: it was queued: {answer}");
+                    assert_eq!(answer["code"], "invalid_request", "{way}, {what}: {answer}");
+                    assert!(answer["stop_type"].is_null(), "{way}, {what}: it was queued: {answer}");
                     let error = answer["error"].as_str().expect("checked");
-                    assert!(error.starts_with("grammar: "), "{name}, {what}: {error}");
+                    assert!(error.starts_with("grammar: "), "{way}, {what}: {error}");
                 }
                 Dead => {
-                    assert_eq!(answer["code"], "invalid_request", "{name}, {what}: {answer}");
-                    assert_eq!(answer["stop_type"], "error", "{name}, {what}: {answer}");
+                    assert_eq!(answer["code"], "invalid_request", "{way}, {what}: {answer}");
+                    assert_eq!(answer["stop_type"], "error", "{way}, {what}: {answer}");
                 }
-                Text(text) => assert_eq!(answer["content"], json!(text), "{name}, {what}: {answer}"),
+                Text(text) => assert_eq!(answer["content"], json!(text), "{way}, {what}: {answer}"),
             }
         }
     }
@@ -100,7 +100,7 @@ fn child_tries_huge_repetitions() {
         format!("root ::= \"{}\"{{2000}}", "a".repeat(1_000_000)),
         format!("root ::= {}", "\"a\"{0,2000} ".repeat(50_000)),
     ] {
-        let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 1, "grammar": grammar}));
+        let answer = call("complete", &json!({"prompt": "a", "n_predict": 1, "grammar": grammar}));
         assert_eq!(answer["code"], "invalid_request", "{answer}");
         // Vocabulary, weights and caches take less than 100 MB.
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
@@ -111,7 +111,7 @@ fn child_tries_huge_repetitions() {
     }
     // Text that looks like a repetition but is a literal.
     for grammar in ["root ::= \"{5,2}\"", "root ::= \"\\\"{5,2}\"", "root ::= \"\" # {5,2}", "root ::= \"a\"{2,2}"] {
-        let answer = call("get_completion", &json!({"prompt": "a", "n_predict": 9, "grammar": grammar}));
+        let answer = call("complete", &json!({"prompt": "a", "n_predict": 9, "grammar": grammar}));
         assert_eq!(answer["success"], true, "{grammar}: {answer}");
     }
     assert_works();

@@ -1,4 +1,4 @@
-//! The lookup functions: with and without a model, invalid requests, damaged files, and during `deinit`.
+//! The lookup functions: with and without a model, invalid requests, damaged files, and during `unload`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::c_api::{
-    Random, assert_works, call, command, deinit, error_of, exclusive, init, loaded, model, status, wait_until,
+    Random, assert_works, call, command, error_of, exclusive, load, loaded, model, status, unload, wait_until,
 };
 
 /// An empty folder for a test, under target/.
@@ -146,9 +146,9 @@ fn lookup_functions_need_a_model_for_text() {
     }
     assert_works();
     // Also with a vocab_only model.
-    assert_eq!(init(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0);
+    assert_eq!(load(Some(command(json!({"vocab_only": true})).to_string().as_bytes())), 0);
     assert_eq!(done("lookup_stats", &json!({"tokens": [1, 2, 3]}))["n_ctx"].as_u64(), n_ctx);
-    deinit();
+    unload();
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn invalid_lookup_requests_name_the_field() {
     done("lookup_create", &json!({"tokens": tokens, "file": "", "output": out}));
 }
 
-/// During long work on one thread other calls are served, the status reports its progress, and `deinit` cancels it.
+/// During long work on one thread other calls are served, the status reports its progress, and `unload` cancels it.
 #[test]
-fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
+fn long_lookup_work_does_not_block_others_and_unload_cancels_it() {
     let _guard = loaded(json!({}));
     let folder = folder("long");
     // After any two tokens the cache continues with the first of them, so every draft has the full length of 1024 tokens and is
@@ -256,7 +256,7 @@ fn long_lookup_work_does_not_block_others_and_deinit_cancels_it() {
     assert!((0.0..=1.0).contains(&seen["progress"].as_f64().expect("a number")), "{seen}");
     assert_works();
     assert_eq!(step()["step"], "drafting", "the work ended too early for this test");
-    deinit();
+    unload();
     let answer = working.join().expect("it returns");
     assert_eq!(answer["code"], "cancelled", "{answer}");
     assert_eq!(status()["lookups"], json!([]));

@@ -1,7 +1,7 @@
 //! Misuse of the C interface: whatever a host passes, in any order and from any thread, it gets the documented answer or error,
 //! the process survives, and the next request works.
 //!
-//! The old server's functions share one engine in the process, so each test holds the lock [`c_api::exclusive`].
+//! Each test holds the lock [`c_api::exclusive`], because all of them use the default engine, which the old server's functions have too.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -22,6 +22,7 @@ mod malformed_json;
 mod memory;
 #[cfg(target_os = "linux")]
 mod notify_fd;
+mod old_names;
 mod old_server;
 mod polling;
 mod process;

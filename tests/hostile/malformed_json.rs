@@ -1,14 +1,14 @@
-//! Malformed arguments: not UTF-8, not JSON, nested too deeply, not an object; NULL; and invalid `init` documents.
+//! Malformed arguments: not UTF-8, not JSON, nested too deeply, not an object; NULL; and invalid configurations.
 
 use serde_json::json;
 
 use crate::c_api::{
-    COMMANDS, FUNCTIONS, assert_finds_nothing, assert_works, call, call_bytes, exclusive, free_null,
-    functions_needing_a_model, init, init_async, loaded, status, wait_until,
+    assert_finds_nothing, assert_works, call, call_bytes, command, exclusive, free_null, functions,
+    functions_needing_a_model, load, load_async, loaded, status, unload, wait_until,
 };
 
 /// Documents that are not JSON objects, with descriptions.
-fn broken() -> Vec<(&'static str, Vec<u8>)> {
+pub fn broken() -> Vec<(&'static str, Vec<u8>)> {
     let repeated = |parts: &[&str]| parts.iter().map(|part| part.repeat(10_000)).collect::<String>().into_bytes();
     vec![
         ("not UTF-8", b"{\"prompt\": \"\xFF\"}".to_vec()),
@@ -38,7 +38,7 @@ fn broken() -> Vec<(&'static str, Vec<u8>)> {
 fn every_function_refuses_malformed_json() {
     let _guard = loaded(json!({}));
     for (what, document) in broken() {
-        for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
+        for name in functions() {
             let answer = call_bytes(name, Some(&document));
             assert_eq!(answer["code"], "invalid_json", "{name}, {what}: {answer}");
             assert!(answer["error"].to_string().len() < 400, "{name}, {what}: {answer}");
@@ -47,35 +47,35 @@ fn every_function_refuses_malformed_json() {
     assert_works();
 }
 
-/// Editors on Windows write it, and the old server's JSON library skipped it.
+/// Editors on Windows write it.
 #[test]
 fn byte_order_mark_before_a_document_is_skipped() {
     let _guard = loaded(json!({}));
     let request = "\u{feff}{\"prompt\": \"Once\", \"n_predict\": 2, \"content\": \"Once\"}";
-    for name in ["get_completion", "foredraft_complete", "tokenize"] {
+    for name in ["complete", "submit", "tokenize"] {
         let answer = call_bytes(name, Some(request.as_bytes()));
         assert_eq!(answer["success"], true, "{name}: {answer}");
     }
     let models = json!({"model": crate::c_api::model("target")});
-    assert_eq!(init(Some(format!("\u{feff}{models}").as_bytes())), 0, "{}", status());
+    assert_eq!(load(Some(format!("\u{feff}{models}").as_bytes())), 0, "{}", status());
 }
 
 #[test]
-fn null_and_empty_strings_are_refused_where_a_request_is_required() {
+fn null_and_empty_strings_are_refused() {
     let _guard = loaded(json!({}));
     free_null();
     for document in [None, Some(&b""[..]), Some(b" \n\t")] {
-        for name in FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name)) {
+        for name in functions() {
             let answer = call_bytes(name, document);
             assert_eq!(answer["code"], "invalid_json", "{name} {document:?}: {answer}");
         }
     }
-    assert_finds_nothing("idle");
+    assert_finds_nothing();
     assert_works();
 }
 
 #[test]
-fn functions_report_not_initialized_before_init_and_after_deinit() {
+fn functions_report_not_initialized_before_a_load_and_after_an_unload() {
     let _guard = exclusive();
     let check = || {
         for name in functions_needing_a_model() {
@@ -83,19 +83,19 @@ fn functions_report_not_initialized_before_init_and_after_deinit() {
                 assert_eq!(call_bytes(name, document)["code"], "not_initialized", "{name} {document:?}");
             }
         }
-        assert_finds_nothing("uninitialized");
+        assert_finds_nothing();
     };
     check();
-    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 0);
     assert_works();
-    crate::c_api::deinit();
-    crate::c_api::deinit();
+    unload();
+    unload();
     assert_eq!(status()["state"], "uninitialized");
     check();
 }
 
-/// Documents that `init` must refuse, with the returned code and part of the error in the status.
-fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
+/// Configurations that a load must refuse, with the returned code and part of the error in the status.
+fn wrong_loads() -> Vec<(Vec<u8>, i32, &'static str)> {
     let missing = |flags: &str| format!("-m /nowhere.gguf {flags}").into_bytes();
     let mut cases: Vec<(Vec<u8>, i32, &str)> = broken()
         .into_iter()
@@ -146,19 +146,19 @@ fn wrong_inits() -> Vec<(Vec<u8>, i32, &'static str)> {
 }
 
 #[test]
-fn invalid_init_arguments_are_refused() {
+fn invalid_load_arguments_are_refused() {
     let _guard = exclusive();
     let short = |document: &[u8]| String::from_utf8_lossy(document).chars().take(100).collect::<String>();
-    for (document, number, part) in wrong_inits() {
-        assert_eq!(init(Some(&document)), number, "{}: {}", short(&document), status());
+    for (document, number, part) in wrong_loads() {
+        assert_eq!(load(Some(&document)), number, "{}: {}", short(&document), status());
         let status = status();
         assert_eq!(status["state"], "failed", "{}", short(&document));
         assert!(status["error"].as_str().expect("checked").contains(part), "{}: {status}", short(&document));
         assert_eq!(call("tokenize", &json!({"text": "a"}))["code"], "not_initialized");
     }
-    assert_eq!(init(None), 2, "NULL: {}", status());
-    init_async(None);
-    wait_until("a failed init_async", || status()["state"] == "failed");
-    assert_eq!(init(Some(crate::c_api::command(json!({})).to_string().as_bytes())), 0);
+    assert_eq!(load(None), 2, "NULL: {}", status());
+    load_async(None);
+    wait_until("a failed load", || status()["state"] == "failed");
+    assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 0);
     assert_works();
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::c_api::{
-    assert_works, call, call_bytes, command, deinit, endless, exclusive, init, last_update, loaded, status, submit,
+    assert_works, both_ways, call, call_bytes, command, endless, exclusive, last_update, load, loaded, status, submit,
+    unload,
 };
 
 /// Bytes allocated by Rust and C++ and not freed.
@@ -36,17 +37,20 @@ fn flat(what: &str, warm: usize, count: usize, bound: usize, mut round: impl FnM
 fn requests() -> Vec<(&'static str, Value)> {
     let prompt = "Once upon a time";
     vec![
-        ("get_completion", json!({"prompt": prompt, "n_predict": 4})),
-        ("speculative_completion", json!({"prompt": prompt, "n_predict": 8, "n_probs": 5, "return_tokens": true})),
-        ("get_completion", json!({"prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
-        ("speculative_completion", json!({"prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
-        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= ("})),
-        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= nowhere"})),
-        ("get_completion", json!({"prompt": prompt, "grammar": "root ::= [z-a]"})),
-        ("get_completion", json!({"prompt": [99999]})),
-        ("get_completion", json!({"prompt": 5})),
-        ("get_completion", json!({"messages": [{"role": "user", "content": "Hi"}], "n_predict": 2})),
-        ("get_completion", json!({"prompt": prompt, "n_predict": 2, "stop": vec!["no such text"; 100]})),
+        ("complete", json!({"speculative": false, "prompt": prompt, "n_predict": 4})),
+        ("complete", json!({"prompt": prompt, "n_predict": 8, "n_probs": 5, "return_tokens": true})),
+        ("complete", json!({"speculative": false, "prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
+        ("complete", json!({"prompt": prompt, "n_predict": 4, "grammar": "root ::= [a-z ]+"})),
+        ("complete", json!({"speculative": false, "prompt": prompt, "grammar": "root ::= ("})),
+        ("complete", json!({"speculative": false, "prompt": prompt, "grammar": "root ::= nowhere"})),
+        ("complete", json!({"speculative": false, "prompt": prompt, "grammar": "root ::= [z-a]"})),
+        ("complete", json!({"speculative": false, "prompt": [99999]})),
+        ("complete", json!({"speculative": false, "prompt": 5})),
+        ("complete", json!({"speculative": false, "messages": [{"role": "user", "content": "Hi"}], "n_predict": 2})),
+        (
+            "complete",
+            json!({"speculative": false, "prompt": prompt, "n_predict": 2, "stop": vec!["no such text"; 100]}),
+        ),
         ("tokenize", json!({"text": prompt.repeat(50)})),
         ("detokenize", json!({"tokens": [1, 2, 3]})),
         ("apply_template", json!({"messages": [{"role": "user", "content": "Hi"}]})),
@@ -54,8 +58,8 @@ fn requests() -> Vec<(&'static str, Value)> {
             "apply_template",
             json!({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "{{ 1 / 0 }}{% for"}),
         ),
-        ("get_embedding", json!({"content": "a"})),
-        ("async_completion_poll", json!({"id": 99999999})),
+        ("embed", json!({"content": "a"})),
+        ("poll", json!({"id": 99999999})),
     ]
 }
 
@@ -76,16 +80,15 @@ fn requests_do_not_leak_memory() {
 fn queued_and_cancelled_requests_do_not_leak_memory() {
     let _guard = loaded(json!({}));
     flat("queued requests", 40, 300, BOUND, |round| {
-        let endpoint = ["async_completion", "speculative_completion"][round % 2];
         // Each time the same text, so that what is learned from it does not grow with the time until the cancel.
         let mut request = endless();
         request["temperature"] = json!(0);
-        let id = submit(&format!("{endpoint}_init"), &request);
+        let id = submit(&both_ways(&request)[round % 2]);
         if round % 3 > 0 {
-            call(&format!("{endpoint}_poll"), &json!({"id": id, "timeout_ms": 1}));
+            call("poll", &json!({"id": id, "timeout_ms": 1}));
         }
-        call(&format!("{endpoint}_cancel"), &json!({"id": id}));
-        last_update(endpoint, id);
+        call("cancel", &json!({"id": id}));
+        last_update(id);
     });
     assert_works();
 }
@@ -95,13 +98,13 @@ fn loads_do_not_leak_memory() {
     let _guard = exclusive();
     let command = command(json!({"embedding": true, "n_parallel": 2})).to_string();
     flat("loads", 5, 40, 1024, |round| {
-        assert_eq!(init(Some(command.as_bytes())), 0);
-        call("get_completion", &json!({"prompt": "Once", "n_predict": 1}));
-        let _ = submit("async_completion_init", &endless());
+        assert_eq!(load(Some(command.as_bytes())), 0);
+        call("complete", &json!({"prompt": "Once", "n_predict": 1}));
+        let _ = submit(&endless());
         if round % 2 == 0 {
-            deinit();
+            unload();
         }
-        assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+        assert_eq!(load(Some(b"-m /nowhere.gguf")), 1);
     });
 }
 
@@ -128,7 +131,7 @@ fn documents_of_many_values_are_refused_before_they_take_memory() {
         ];
         let before = most_resident();
         for document in &documents {
-            for name in ["get_completion", "async_completion_init", "tokenize", "lookup_create", "foredraft_submit"] {
+            for name in ["complete", "submit", "tokenize", "lookup_create"] {
                 let answer = call_bytes(name, Some(document.as_bytes()));
                 assert_eq!(answer["code"], "invalid_request", "{name} {part}: {answer}");
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::c_api::{
-    assert_works, call, command, deinit, exclusive, init, init_async, loaded, status, submit, wait_until,
+    assert_works, call, command, exclusive, load, load_async, loaded, status, submit, unload, wait_until,
 };
 
 /// The end that the host reads, and the one that the library writes to.
@@ -53,7 +53,7 @@ fn read_to_its_end(reader: &mut File, id: u64) -> String {
     let mut text = String::new();
     loop {
         sleep_until_news(reader);
-        let reply = call("speculative_completion_poll", &json!({ "id": id }));
+        let reply = call("poll", &json!({ "id": id }));
         for update in reply["completion_updates"].as_array().expect("updates") {
             text += update["content"].as_str().expect("content");
         }
@@ -72,8 +72,8 @@ fn an_event_loop_sleeps_until_there_is_news() {
         // The library has its own copy.
         drop(writer);
         sleep_until_news(&mut reader); // the load has ended
-        let expected = call("speculative_completion", &request)["content"].clone();
-        let id = submit("speculative_completion_init", &request);
+        let expected = call("complete", &request)["content"].clone();
+        let id = submit(&request);
         assert_eq!(Value::from(read_to_its_end(&mut reader, id)), expected);
     }
 }
@@ -85,7 +85,7 @@ fn the_end_of_a_load_is_news() {
     for (model, state) in [(json!({}), "ready"), (json!({"model": "/nowhere.gguf"}), "failed")] {
         let mut command = command(model);
         command["notify_fd"] = writer.as_raw_fd().into();
-        init_async(Some(command.to_string().as_bytes()));
+        load_async(Some(command.to_string().as_bytes()));
         sleep_until_news(&mut reader);
         // The end of the former engine is news as well, so the new one may still be loading.
         wait_until("the end of the load", || status()["state"] == state);
@@ -106,7 +106,7 @@ fn what_is_no_such_descriptor_is_refused() {
         (written.as_raw_fd(), "another type"),
     ] {
         let command = command(json!({ "notify_fd": number }));
-        assert_eq!(init(Some(command.to_string().as_bytes())), 3, "{what}");
+        assert_eq!(load(Some(command.to_string().as_bytes())), 3, "{what}");
         let status = status();
         let error = status["error"].as_str().expect("an error");
         assert!(error.contains("notify_fd") && error.contains(what), "{error}");
@@ -143,16 +143,16 @@ fn an_engine_whose_reader_is_gone_is_unloaded() {
         let (mut reader, writer) = make();
         let _guard = loaded(json!({ "notify_fd": writer.as_raw_fd() }));
         drop(writer);
-        submit("speculative_completion_init", &endless);
+        submit(&endless);
         sleep_until_news(&mut reader);
         drop(reader);
         wait_until("the end of the engine", || status()["state"] == "uninitialized");
         // The next load has nothing to do with it.
         let command = command(json!({}));
-        assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{}", status());
+        assert_eq!(load(Some(command.to_string().as_bytes())), 0, "{}", status());
         std::thread::sleep(Duration::from_millis(50));
         assert_works();
-        deinit();
+        unload();
     }
     // SAFETY: what it was.
     unsafe { libc::signal(libc::SIGPIPE, former) };

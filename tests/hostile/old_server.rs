@@ -1,14 +1,23 @@
 //! The answers that a host of the old server relies on: its documents (`rpcserver.cpp`) define each of them.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::c_api::{
-    assert_works, call, call_bytes, command, deinit, endless, exclusive, init, init_async, last_update, loaded,
-    set_log_callback, status, submit, wait_for_state, wait_until,
+use crate::c_api::{Random, command, drop_line, endless, exclusive, shortened, wait_until};
+use crate::c_functions::{COMMANDS, FUNCTIONS, WITHOUT_MODEL};
+use crate::lifecycle::{GATE, debug_command};
+use crate::malformed_json::broken;
+use crate::old_names::{
+    assert_finds_nothing, assert_works, call, call_bytes, deinit, error_of, free_null, init, init_async, last_update,
+    loaded, set_log_callback, set_update_callback, status, submit, version, wait_for_state,
 };
+use crate::polling::slow_to_parse;
+use crate::random_calls;
+use crate::requests::{assert_refused, wrong_values};
 
 const FAMILIES: [&str; 2] = ["async_completion", "speculative_completion"];
 
@@ -487,6 +496,16 @@ fn logged() -> Vec<String> {
     lines.into_iter().filter(|(level, _)| *level == 1).map(|(_, line)| line.trim_end().to_owned()).collect()
 }
 
+/// Old hosts look at the log alone.
+#[test]
+fn failed_init_is_logged_as_an_error() {
+    let _turn = exclusive();
+    set_log_callback(Some(collect), 0);
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    let lines = std::mem::take(&mut *LOG.lock().expect("not poisoned"));
+    assert!(lines.iter().any(|(level, text)| *level == 4 && text.contains("/nowhere.gguf")), "{lines:?}");
+}
+
 /// The log has `speculative.cpp`'s lines: drafted tokens, what became of each, and at the end the counts and the timings of both models.
 #[test]
 fn drafts_and_timings_are_logged_at_debug() {
@@ -534,7 +553,7 @@ fn drafts_and_timings_are_logged_at_debug() {
     set_log_callback(Some(collect), 0);
     call("speculative_completion", &request);
     assert!(LOG.lock().expect("not poisoned").iter().all(|(_, line)| !line.contains("accept")));
-    set_log_callback(Some(crate::c_api::drop_line), 0);
+    set_log_callback(Some(drop_line), 0);
     load(json!({}));
     LOG.lock().expect("not poisoned").clear();
 }
@@ -654,4 +673,272 @@ fn the_page_for_migration_shows_real_answers() {
     (last["id"], last["model"]) = (shown["id"].clone(), shown["model"].clone());
     assert_shown(shown, &last, "final response");
     assert_eq!(shown["stop"], true);
+}
+
+/// A request has no id while its JSON and its grammar are parsed. A cancel without an id then means the newest request that has
+/// one. It does not wait, and the new request is cancelled if and only if a cancel reported its id.
+#[test]
+fn cancel_during_parsing_does_not_wait_or_hit_the_wrong_request() {
+    let _guard = loaded(json!({"n_ctx": 256}));
+    let request = slow_to_parse();
+    for endpoint in FAMILIES {
+        let (start, cancel) = (format!("{endpoint}_init"), format!("{endpoint}_cancel"));
+        let cancels_before = |_| {
+            let earlier = submit(&start, &json!({"prompt": "Once", "n_predict": 1}));
+            last_update(endpoint, earlier);
+            let (mut cancels_before, mut cancelled) = (0, Vec::new());
+            let id = std::thread::scope(|scope| {
+                let reading = scope.spawn(|| submit(&start, &request));
+                while !reading.is_finished() {
+                    let answer = call_bytes(&cancel, None);
+                    cancels_before += usize::from(answer["id"] == earlier);
+                    assert!(answer["id"] != earlier || answer["cancelled"] == false, "{answer}");
+                    cancelled.extend(answer["id"].as_u64().filter(|_| answer["cancelled"] == true));
+                }
+                reading.join().expect("a number")
+            });
+            assert!(cancelled.iter().all(|cancelled| *cancelled == id), "{cancelled:?} {id}");
+            let expected = if cancelled.is_empty() { "limit" } else { "cancelled" };
+            assert_eq!(last_update(endpoint, id)["stop_type"], expected, "{cancelled:?}");
+            wait_until("free slots", || status()["queue"] == 0 && status()["slots"][0]["state"] == "idle");
+            cancels_before
+        };
+        // On a machine that is busy this thread can sleep while the request is parsed.
+        assert!(
+            (0..50).map(cancels_before).any(|n| n > 3),
+            "{endpoint}: the request was parsed too fast for this test"
+        );
+    }
+    // A request in this stage does not delay `deinit`, and is gone afterwards.
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| call("async_completion_init", &request));
+        while status()["state"] == "ready" {
+            deinit();
+        }
+        let answer = reading.join().expect("an answer");
+        let code = answer["code"].as_str().unwrap_or_default();
+        assert!(answer["id"].is_u64() || ["cancelled", "not_initialized"].contains(&code), "{answer}");
+        assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+        let id = answer["id"].as_u64().unwrap_or(1);
+        assert_eq!(error_of("async_completion_poll", &json!({"id": id})).0, "not_found");
+    });
+    assert_works();
+}
+
+/// The library clamps or ignores what the old server clamped or ignored, with warnings.
+#[test]
+fn values_that_the_old_server_tolerated() {
+    let _turn = loaded(json!({}));
+    let plain = json!({"prompt": "Once upon a time", "n_predict": 12, "temperature": 0});
+    let expected = call("get_completion", &plain)["content"].clone();
+    for (key, value, warned) in [
+        ("top_p", json!(1.1), 1),
+        ("tfs_z", json!(7), 1),
+        ("n_predict", json!(12.9), 1),
+        ("n_keep", json!(-2), 1),
+        ("repeat_last_n", json!(64.5), 1),
+        ("mirostat", json!(3), 1),
+        ("logit_bias", json!([[99_999_999, 1], [5], "x", [-1, 2], [5, true]]), 5),
+        ("logit_bias", json!("none"), 1),
+        ("stop", json!({}), 1),
+    ] {
+        let mut request = plain.clone();
+        request[key] = value;
+        for name in ["get_completion", "speculative_completion"] {
+            let answer = call(name, &request);
+            assert_eq!((&answer["success"], &answer["content"]), (&json!(true), &expected), "{request}: {answer}");
+            let warnings = answer["warnings"].as_array().unwrap_or_else(|| panic!("{request}: {answer}"));
+            assert_eq!(warnings.len(), warned, "{request}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.as_str().expect("text").starts_with(key)), "{warnings:?}");
+        }
+    }
+    // Below -1 there is no limit.
+    let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": -2, "ignore_eos": true}));
+    wait_for_state("async_completion", id, "generating");
+    assert_eq!(call_bytes("async_completion_cancel", Some(b"{}"))["cancelled"], true);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_predict"], -1);
+    // init's beams are get_completion's, as in the old server.
+    assert_eq!(init(Some(command(json!({"n_beams": 3})).to_string().as_bytes())), 0);
+    assert_eq!(call("get_completion", &plain)["generation_settings"]["n_beams"], 3);
+    assert_eq!(call("speculative_completion", &plain)["generation_settings"]["n_beams"], 0);
+    let id = submit("async_completion_init", &plain);
+    assert_eq!(last_update("async_completion", id)["generation_settings"]["n_beams"], 0);
+}
+
+/// Whether the old server clamped or ignored such a value of this field.
+fn tolerated(key: &str, value: &Value) -> bool {
+    let clamped = [
+        "temperature",
+        "top_k",
+        "top_p",
+        "tfs_z",
+        "typical_p",
+        "repeat_last_n",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+        "n_probs",
+        "n_predict",
+        "n_keep",
+        "seed",
+    ];
+    let is_number = value.is_number() || value.is_boolean();
+    key == "logit_bias" || (key == "stop" && !value.is_array()) || (clamped.contains(&key) && is_number)
+}
+
+#[test]
+fn values_that_the_old_server_refused_are_refused() {
+    let _turn = loaded(json!({}));
+    for (key, value) in wrong_values().iter().filter(|(key, value)| !tolerated(key, value)) {
+        assert_refused(error_of, &["get_completion", "speculative_completion_init"], key, value);
+    }
+    assert_works();
+}
+
+/// Without an id, the newest request of the family is meant, whatever else the document is.
+#[test]
+fn command_without_an_id_means_the_newest_request() {
+    let _turn = loaded(json!({}));
+    for family in FAMILIES {
+        let id = submit(&format!("{family}_init"), &endless());
+        assert_eq!(call(&format!("{family}_cancel"), &json!({"id": id}))["cancelled"], true);
+        assert_eq!(last_update(family, id)["stop_type"], "cancelled");
+        for document in [None, Some(&b""[..]), Some(b"{}"), Some(b" "), Some(b"7"), Some(b"no JSON")] {
+            assert_eq!(call_bytes(&format!("{family}_poll"), document)["id"], id);
+            assert_eq!(call_bytes(&format!("{family}_cancel"), document)["cancelled"], false);
+        }
+    }
+}
+
+/// The [`FUNCTIONS`] that need a document.
+fn functions() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.into_iter().filter(|name| !COMMANDS.contains(name))
+}
+
+#[test]
+fn old_names_refuse_malformed_arguments() {
+    let _turn = loaded(json!({}));
+    free_null();
+    assert_eq!((version(), &json!(version().1)), (version(), &status()["version"]));
+    for (what, document) in broken() {
+        for name in functions() {
+            let answer = call_bytes(name, Some(&document));
+            assert_eq!(answer["code"], "invalid_json", "{name}, {what}: {answer}");
+        }
+    }
+    for document in [None, Some(&b""[..]), Some(b" \n\t")] {
+        for name in functions() {
+            assert_eq!(call_bytes(name, document)["code"], "invalid_json", "{name} {document:?}");
+        }
+    }
+    let request = "\u{feff}{\"prompt\": \"Once\", \"n_predict\": 2}";
+    assert_eq!(call_bytes("get_completion", Some(request.as_bytes()))["success"], true);
+    assert_works();
+}
+
+#[test]
+fn old_names_report_the_state_without_a_model() {
+    let _turn = exclusive();
+    let refused = |code: &str| {
+        for name in functions().filter(|name| !WITHOUT_MODEL.contains(name)) {
+            assert_eq!(call(name, &json!({"prompt": "a", "id": 1}))["code"], code, "{name}");
+        }
+    };
+    refused("not_initialized");
+    assert_finds_nothing("uninitialized");
+    assert_eq!((init(None), init(Some(b"[")), init(Some(b"{}"))), (2, 2, 3));
+    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    refused("not_initialized");
+    assert_finds_nothing("failed");
+    GATE.close();
+    init_async(Some(debug_command().as_bytes()));
+    GATE.wait_for_a_caller();
+    refused("loading");
+    assert_finds_nothing("loading");
+    GATE.open();
+    wait_until("the load's end", || status()["state"] == "ready");
+    set_log_callback(Some(drop_line), 0);
+    assert_finds_nothing("idle");
+    assert_works();
+    deinit();
+    deinit();
+    refused("not_initialized");
+    assert_finds_nothing("uninitialized");
+}
+
+/// The answers of the calls made inside a callback.
+static ANSWERS: Mutex<Vec<(String, Value)>> = Mutex::new(Vec::new());
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls every function in the first callback.
+extern "C" fn call_everything(_id: u64, _user: *mut c_void) {
+    if CALLS.fetch_add(1, Ordering::SeqCst) > 0 {
+        return;
+    }
+    let request =
+        json!({"prompt": "a", "content": "a", "text": "a", "tokens": [1], "n_predict": 1, "timeout_ms": 1000});
+    let mut answers: Vec<_> = FUNCTIONS.into_iter().map(|name| (name.to_owned(), call(name, &request))).collect();
+    answers.push(("init".into(), json!(init(Some(b"-m /nowhere.gguf")))));
+    ANSWERS.lock().expect("not poisoned").extend(answers);
+}
+
+#[test]
+fn update_callback_may_call_every_old_name() {
+    let _turn = loaded(json!({"max_queue": 64}));
+    set_update_callback(Some(call_everything), 0);
+    let id = submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 8}));
+    last_update("async_completion", id);
+    wait_until("the calls from inside", || !ANSWERS.lock().expect("not poisoned").is_empty());
+    let waiting = HashSet::from([
+        "get_completion",
+        "speculative_completion",
+        "get_embedding",
+        "session_save",
+        "session_load",
+        "async_completion_poll",
+        "speculative_completion_poll",
+    ]);
+    for (name, answer) in std::mem::take(&mut *ANSWERS.lock().expect("not poisoned")) {
+        match name.as_str() {
+            "init" => assert_eq!(answer, 5),
+            name => assert_eq!(answer["code"] == "would_deadlock", waiting.contains(name), "{name}: {answer}"),
+        }
+    }
+    set_update_callback(None, 0);
+    assert_works();
+}
+
+#[test]
+fn threads_call_random_old_names() {
+    let _turn = loaded(json!({"n_parallel": 2}));
+    let step = |random: &mut Random| {
+        let name = *random.of(&FUNCTIONS);
+        match random.below(40) {
+            0 => assert!([0, 4].contains(&init(Some(command(json!({"n_parallel": 2})).to_string().as_bytes())))),
+            1 => init_async(Some(command(json!({})).to_string().as_bytes())),
+            2 => deinit(),
+            3..=5 => drop(call_bytes(name, *random.of(&random_calls::DOCUMENTS))),
+            6..=9 => {
+                let family = *random.of(&FAMILIES);
+                call(&format!("{family}_init"), &endless());
+                call_bytes(&format!("{family}_cancel"), None);
+                call_bytes(&format!("{family}_poll"), None);
+            }
+            _ => {
+                let request = random_calls::request(random);
+                let answer = call(name, &request);
+                assert!(answer["success"].is_boolean(), "{name} {}: {answer}", shortened(&request));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            scope.spawn(move || (0..60).fold(Random::new(seed + 100), |mut random, _| (step(&mut random), random).1));
+        }
+    });
+    assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 0);
+    assert_works();
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::c_api::{
-    assert_works, call, command, deinit, error_of, exclusive, init, init_async, loaded, set_log_callback,
-    set_update_callback, status, submit, wait_for_state, wait_until,
+    assert_works, call, command, error_of, exclusive, load, load_async, loaded, set_log_callback, set_update_callback,
+    status, submit, unload, wait_for_state, wait_until,
 };
 
 /// The child's exit status, which no failure produces.
@@ -29,7 +29,7 @@ fn run_child(name: &str, how: &str) -> Output {
 #[test]
 fn host_can_exit_at_any_time() {
     let after = (0..8).map(|n| format!("{} ms after it begins to load", n * n * 5));
-    let others = ["while it generates", "while it loads again", "when it is idle", "after deinit", "inside a callback"];
+    let others = ["while it generates", "while it loads again", "when it is idle", "after unload", "inside a callback"];
     let others = others.map(str::to_owned);
     for how in others.into_iter().chain(after) {
         let child = run_child("child_exits_while_the_library_is_busy", &how);
@@ -55,22 +55,22 @@ fn child_exits_while_the_library_is_busy() {
     let how = std::env::var("FOREDRAFT_HOSTILE_PROCESS").expect("set by the parent");
     let _guard = exclusive();
     let command = command(json!({"n_threads": 2})).to_string();
-    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1, "a failed load changes nothing");
+    assert_eq!(load(Some(b"-m /nowhere.gguf")), 1, "a failed load changes nothing");
     if let Some((ms, _)) = how.split_once(" ms ") {
-        init_async(Some(command.as_bytes()));
+        load_async(Some(command.as_bytes()));
         std::thread::sleep(Duration::from_millis(ms.parse().expect("a number")));
         std::process::exit(EXITED);
     }
-    assert_eq!(init(Some(command.as_bytes())), 0, "{}", status());
+    assert_eq!(load(Some(command.as_bytes())), 0, "{}", status());
     match how.as_str() {
         "while it generates" => {
             let endless =
                 json!({"prompt": "Once", "n_predict": -1, "ignore_eos": true, "speculative": {"type": "auto"}});
-            let id = submit("async_completion_init", &endless);
-            wait_for_state("async_completion", id, "generating");
+            let id = submit(&endless);
+            wait_for_state(id, "generating");
         }
-        "while it loads again" => init_async(Some(command.as_bytes())),
-        "after deinit" => deinit(),
+        "while it loads again" => load_async(Some(command.as_bytes())),
+        "after unload" => unload(),
         "inside a callback" => {
             static ENTERED: AtomicBool = AtomicBool::new(false);
             // Acts as a callback that waits for the thread that exits.
@@ -81,7 +81,7 @@ fn child_exits_while_the_library_is_busy() {
                 }
             }
             set_update_callback(Some(stay), 0);
-            submit("async_completion_init", &json!({"prompt": "Once", "n_predict": 9}));
+            submit(&json!({"prompt": "Once", "n_predict": 9}));
             wait_until("the callback", || ENTERED.load(Ordering::SeqCst));
         }
         _ => assert_works(),
@@ -91,7 +91,7 @@ fn child_exits_while_the_library_is_busy() {
 
 #[test]
 fn log_goes_to_stderr_without_a_callback() {
-    let child = run_child("child_logs_a_failed_init", "");
+    let child = run_child("child_logs_a_failed_load", "");
     let [out, err] = [child.stdout, child.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(child.status.success(), "{out}{err}");
     assert!(err.contains("/nowhere.gguf") && !out.contains("/nowhere.gguf"), "{out}{err}");
@@ -99,10 +99,10 @@ fn log_goes_to_stderr_without_a_callback() {
 
 #[test]
 #[ignore = "run by log_goes_to_stderr_without_a_callback"]
-fn child_logs_a_failed_init() {
+fn child_logs_a_failed_load() {
     let _guard = exclusive();
     set_log_callback(None, 0);
-    assert_eq!(init(Some(b"-m /nowhere.gguf")), 1);
+    assert_eq!(load(Some(br#"{"model": "/nowhere.gguf", "log_level": "info"}"#)), 1);
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn forked_child_has_no_model() {
         let checked = std::panic::catch_unwind(|| {
             // SAFETY: no handler is set, so the alarm kills a child that hangs.
             unsafe { libc::alarm(600) };
-            for name in ["get_completion", "async_completion_init", "tokenize"] {
+            for name in ["complete", "submit", "tokenize"] {
                 let (code, error) = error_of(name, &json!({"prompt": "a", "text": "a"}));
                 assert!(code == "not_initialized" && error.contains("forked"), "{name}: {error}");
             }
             assert_eq!(status()["state"], "failed");
-            assert_eq!(init(Some(command(json!({})).to_string().as_bytes())), 8);
-            deinit();
+            assert_eq!(load(Some(command(json!({})).to_string().as_bytes())), 8);
+            unload();
         });
         // SAFETY: ends the child without running its parent's exit handlers.
         unsafe { libc::_exit(i32::from(checked.is_err())) };
@@ -159,7 +159,7 @@ fn child_calls_every_function_on_a_small_stack() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let config = command(json!({"n_threads": 2, "embedding": true}));
-    assert_eq!(on_small_stack("init", || init(Some(config.to_string().as_bytes()))), 0, "{}", status());
+    assert_eq!(on_small_stack("load", || load(Some(config.to_string().as_bytes()))), 0, "{}", status());
     let messages = json!([{"role": "user", "content": "Repeat after me: Mia has a kite."}]);
     let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "b", null]}}}, "required": ["a"]});
     let drafts = json!({"verify": "rejection", "n_branches": 3, "adaptive": false});
@@ -167,21 +167,15 @@ fn child_calls_every_function_on_a_small_stack() {
         ("tokenize", json!({"content": "Mia has a kite. ".repeat(400)})),
         ("detokenize", json!({"tokens": [300, 301, 302]})),
         ("apply_template", json!({"messages": messages})),
-        ("get_embedding", json!({"content": "Mia has a kite."})),
-        ("get_completion", json!({"messages": messages, "n_predict": 8, "n_probs": 2})),
+        ("embed", json!({"content": "Mia has a kite."})),
+        ("complete", json!({"messages": messages, "n_predict": 8, "n_probs": 2})),
         (
-            "get_completion",
+            "complete",
             json!({"prompt": "Tom", "n_predict": 8, "grammar": "root ::= ([a-z]+ \" \")+ (\"x\" | \"y\"){0,9}"}),
         ),
-        ("get_completion", json!({"prompt": "Tom", "n_predict": 8, "json_schema": schema})),
-        ("get_completion", json!({"prompt": "Tom", "n_predict": 8, "n_beams": 3})),
-        (
-            "speculative_completion",
-            json!({"prompt": "Tom", "n_predict": 8, "speculative": drafts, "session_save": path("session")}),
-        ),
-        ("async_completion_init", json!({"prompt": "Tom", "n_predict": 8})),
-        ("async_completion_poll", json!({"timeout_ms": 10_000})),
-        ("async_completion_cancel", json!({})),
+        ("complete", json!({"prompt": "Tom", "n_predict": 8, "json_schema": schema})),
+        ("complete", json!({"prompt": "Tom", "n_predict": 8, "n_beams": 3})),
+        ("complete", json!({"prompt": "Tom", "n_predict": 8, "speculative": drafts, "session_save": path("session")})),
         ("session_save", json!({"id_slot": 0, "filename": path("session")})),
         ("session_load", json!({"id_slot": 0, "filename": path("session")})),
         ("lookup_create", json!({"text": "Mia has a kite. ".repeat(400), "output": path("cache")})),
@@ -192,9 +186,14 @@ fn child_calls_every_function_on_a_small_stack() {
         let answer = on_small_stack(name, || call(name, &request));
         assert_eq!(answer["success"], true, "{name} {request}: {answer}");
     }
-    on_small_stack("poll_system_status", status);
-    on_small_stack("deinit", deinit);
+    let id = on_small_stack("submit", || submit(&json!({"prompt": "Tom", "n_predict": 8})));
+    for (name, request) in [("poll", json!({"id": id, "timeout_ms": 10_000})), ("cancel", json!({"id": id}))] {
+        let answer = on_small_stack(name, || call(name, &request));
+        assert_eq!(answer["success"], true, "{name} {request}: {answer}");
+    }
+    on_small_stack("status", status);
+    on_small_stack("unload", unload);
     let flags = "-m no/such.gguf -c 512";
-    assert_eq!(on_small_stack("init with flags", || init(Some(flags.as_bytes()))), 1);
+    assert_eq!(on_small_stack("load with flags", || load(Some(flags.as_bytes()))), 1);
     std::fs::remove_dir_all(folder).expect("the folder");
 }

@@ -2,40 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::c_api::{assert_works, call, endless, error_of, loaded, shortened};
+use crate::c_api::{
+    assert_works, both_ways, call, endless, error_of, last_update, loaded, plain, shortened, submit, wait_for_state,
+};
 
 /// A request with one more key.
 fn with(key: &str, value: Value) -> Value {
     json!({"prompt": "Once upon a time", "n_predict": 2, "temperature": 0, key: value})
 }
 
-/// Whether the old server clamped or ignored such a value of this field.
-fn tolerated(key: &str, value: &Value) -> bool {
-    let clamped = [
-        "temperature",
-        "top_k",
-        "top_p",
-        "tfs_z",
-        "typical_p",
-        "repeat_last_n",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "mirostat",
-        "mirostat_tau",
-        "mirostat_eta",
-        "n_probs",
-        "n_predict",
-        "n_keep",
-        "seed",
-    ];
-    let is_number = value.is_number() || value.is_boolean();
-    key == "logit_bias" || (key == "stop" && !value.is_array()) || (clamped.contains(&key) && is_number)
-}
-
-#[test]
-fn wrong_types_and_ranges_are_refused_with_the_field_name() {
-    let _guard = loaded(json!({}));
+/// Values of the wrong type or out of range, by field.
+pub fn wrong_values() -> Vec<(&'static str, Value)> {
     let numbers = [
         ("temperature", -1e39, 1001.0),
         ("dynatemp_range", -0.1, 1001.0),
@@ -68,7 +45,7 @@ fn wrong_types_and_ranges_are_refused_with_the_field_name() {
         ("timeout_ms", -2.0, 1e300),
         ("seed", -2.0, 4294967296.0),
     ];
-    let mut cases: Vec<(&str, Value)> = Vec::new();
+    let mut cases: Vec<(&'static str, Value)> = Vec::new();
     for (key, below, above) in numbers {
         let wrong = [json!(below), json!(above), json!("1"), json!([1]), json!({"a": 1}), json!(true)];
         cases.extend(wrong.into_iter().map(|value| (key, value)));
@@ -107,17 +84,25 @@ fn wrong_types_and_ranges_are_refused_with_the_field_name() {
         ("speculative", json!({"verify": "trust"})),
         ("speculative", json!({"adaptive": 3})),
     ]);
-    for (key, value) in cases {
-        // Through the old names, some of these are tolerated: `values_that_the_old_server_tolerated`.
-        let strict = ["foredraft_complete", "foredraft_submit"];
-        let old = ["get_completion", "speculative_completion_init"].into_iter().filter(|_| !tolerated(key, &value));
-        for name in strict.into_iter().chain(old) {
-            // `messages` excludes `prompt`.
-            let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
-            let (code, error) = error_of(name, &request);
-            assert_eq!(code, "invalid_request", "{name} {}: {error}", shortened(&request));
-            assert!(error.contains(key), "{name} {}: {error}", shortened(&request));
-        }
+    cases
+}
+
+/// Asserts that the functions refuse a value of a field, by the field's name.
+pub fn assert_refused(error_of: impl Fn(&str, &Value) -> (String, String), names: &[&str], key: &str, value: &Value) {
+    for name in names {
+        // `messages` excludes `prompt`.
+        let request = if key == "messages" { json!({"messages": value}) } else { with(key, value.clone()) };
+        let (code, error) = error_of(name, &request);
+        assert_eq!(code, "invalid_request", "{name} {}: {error}", shortened(&request));
+        assert!(error.contains(key), "{name} {}: {error}", shortened(&request));
+    }
+}
+
+#[test]
+fn wrong_types_and_ranges_are_refused_with_the_field_name() {
+    let _guard = loaded(json!({}));
+    for (key, value) in wrong_values() {
+        assert_refused(error_of, &["complete", "submit"], key, &value);
     }
     assert_works();
 }
@@ -127,14 +112,14 @@ fn token_ids_outside_the_vocabulary_are_refused() {
     let _guard = loaded(json!({}));
     for id in [json!(-1), json!(1536), json!(i32::MAX), json!(1_u64 << 32), json!(u64::MAX), json!(1.5), json!(1e300)] {
         for (name, request) in [
-            ("get_completion", json!({"prompt": ["a", id]})),
-            ("speculative_completion_init", json!({"prompt": [id]})),
+            ("complete", json!({"prompt": ["a", id]})),
+            ("submit", json!({"prompt": [id]})),
             ("detokenize", json!({"tokens": [1, id]})),
-            ("foredraft_complete", with("logit_bias", json!([[id, 1]]))),
-            ("foredraft_complete", with("logit_bias", json!({id.to_string(): 1}))),
+            ("complete", with("logit_bias", json!([[id, 1]]))),
+            ("complete", with("logit_bias", json!({id.to_string(): 1}))),
         ] {
             // In an object form, a key that is not a whole number is text.
-            if name == "foredraft_complete" && request["logit_bias"].is_object() && !id.is_i64() {
+            if request["logit_bias"].is_object() && !id.is_i64() {
                 continue;
             }
             let (code, error) = error_of(name, &request);
@@ -161,7 +146,7 @@ fn prompts_of_any_length_are_handled() {
     ] {
         // Greedy, because a sampled completion that ends inside a character gets one more token.
         let request = json!({"prompt": prompt, "n_predict": 1, "temperature": 0});
-        let answer = call("get_completion", &request);
+        let answer = call("complete", &plain(&request));
         // BOS is added to texts but not to token arrays, so a token array may be empty.
         if prompt == json!([]) {
             assert_eq!(answer["code"], "invalid_request", "{answer}");
@@ -177,12 +162,12 @@ fn prompts_of_any_length_are_handled() {
     }
     for n_keep in [-1, 0, 5, 508, 1_000_000] {
         let request = json!({"prompt": vec![1; 5000], "n_predict": 1, "n_keep": n_keep});
-        assert_eq!(call("speculative_completion", &request)["truncated"], true, "{n_keep}");
+        assert_eq!(call("complete", &request)["truncated"], true, "{n_keep}");
     }
     assert_works();
     drop(guard);
     let _guard = loaded(json!({"ctx_shift": false}));
-    let (code, error) = error_of("get_completion", &json!({"prompt": vec![1; 5000]}));
+    let (code, error) = error_of("complete", &plain(&json!({"prompt": vec![1; 5000]})));
     assert_eq!(code, "context_full", "{error}");
     assert_works();
 }
@@ -196,9 +181,9 @@ fn two_megabyte_word_is_tokenized() {
         answer["tokens"].as_array().expect("tokens").iter().map(|t| t.as_str().expect("text").len()).sum();
     assert_eq!(pieces, word.len());
     assert_eq!(
-        call("get_embedding", &json!({"content": "a"}))["code"],
+        call("embed", &json!({"content": "a"}))["code"],
         "invalid_request",
-        "init did not enable embeddings"
+        "the load did not enable embeddings"
     );
     assert_works();
 }
@@ -207,16 +192,19 @@ fn two_megabyte_word_is_tokenized() {
 fn logit_bias_may_ban_all_tokens_or_all_but_one() {
     let _guard = loaded(json!({}));
     let all = |bias: Value| (0..1536).map(|token| json!([token, bias])).collect::<Vec<_>>();
-    let answer = call("get_completion", &with("logit_bias", json!(all(json!(false)))));
+    let answer = call("complete", &with("logit_bias", json!(all(json!(false)))));
     assert_eq!((&answer["code"], &answer["stop_type"]), (&json!("invalid_request"), &json!("error")), "{answer}");
-    for name in ["get_completion", "speculative_completion"] {
-        let mut biases = all(json!(false));
-        biases[300] = json!([300, -1e9]);
-        let mut request = with("logit_bias", json!(biases));
-        request["return_tokens"] = json!(true);
-        assert_eq!(call(name, &request)["tokens"], json!([300, 300]), "{name}");
-        let request = with("logit_bias", json!(all(json!(1e9))));
-        assert_eq!(call(name, &request)["success"], true, "{name}");
+    let mut biases = all(json!(false));
+    biases[300] = json!([300, -1e9]);
+    let mut request = with("logit_bias", json!(biases));
+    request["return_tokens"] = json!(true);
+    for request in both_ways(&request) {
+        let answer = call("complete", &request);
+        assert_eq!(answer["tokens"], json!([300, 300]), "{answer}");
+    }
+    for request in both_ways(&with("logit_bias", json!(all(json!(1e9))))) {
+        let answer = call("complete", &request);
+        assert_eq!(answer["success"], true, "{answer}");
     }
     assert_works();
 }
@@ -225,11 +213,11 @@ fn logit_bias_may_ban_all_tokens_or_all_but_one() {
 fn extreme_but_valid_settings_are_accepted() {
     let _guard = loaded(json!({}));
     let check = |more: Value| {
-        for name in ["get_completion", "speculative_completion"] {
-            let mut request = json!({"prompt": "Once upon a time", "n_predict": 3, "seed": 5});
-            request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-            let answer = call(name, &request);
-            assert_eq!(answer["success"], true, "{name} {}: {answer}", shortened(&request));
+        let mut request = json!({"prompt": "Once upon a time", "n_predict": 3, "seed": 5});
+        request.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        for request in both_ways(&request) {
+            let answer = call("complete", &request);
+            assert_eq!(answer["success"], true, "{}: {answer}", shortened(&request));
         }
     };
     check(json!({"stop": "x".repeat(1 << 20)}));
@@ -260,7 +248,7 @@ fn extreme_but_valid_settings_are_accepted() {
 fn n_probs_may_cover_the_whole_vocabulary() {
     let _guard = loaded(json!({}));
     for n_probs in [1536, 1 << 20] {
-        let answer = call("speculative_completion", &with("n_probs", json!(n_probs)));
+        let answer = call("complete", &with("n_probs", json!(n_probs)));
         for token in answer["completion_probabilities"].as_array().expect("probabilities") {
             let probs = token["probs"].as_array().expect("probs");
             let sum: f64 = probs.iter().map(|entry| entry["prob"].as_f64().expect("prob")).sum();
@@ -274,8 +262,8 @@ fn n_probs_may_cover_the_whole_vocabulary() {
 #[test]
 fn timeout_applies_at_every_stage() {
     let _guard = loaded(json!({"n_ctx": 16384, "n_batch": 512}));
-    let stop_type = |name: &str, request: &Value| {
-        let answer = call(name, request);
+    let stop_type = |request: &Value| {
+        let answer = call("complete", request);
         assert_eq!(answer["success"], true, "{answer}");
         answer["stop_type"].as_str().expect("stop_type").to_owned()
     };
@@ -284,14 +272,14 @@ fn timeout_applies_at_every_stage() {
         request
     };
     let long = json!({"prompt": vec![1; 16000], "n_predict": 1, "cache_prompt": false});
-    for name in ["get_completion", "speculative_completion"] {
-        assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "while generating");
-        assert_eq!(stop_type(name, &limited(long.clone(), 50)), "timeout", "in the prompt");
-        let blocker = crate::c_api::submit("async_completion_init", &endless());
-        crate::c_api::wait_for_state("async_completion", blocker, "generating");
-        assert_eq!(stop_type(name, &limited(endless(), 50)), "timeout", "in the queue");
-        call("async_completion_cancel", &json!({"id": blocker}));
-        crate::c_api::last_update("async_completion", blocker);
+    for (endless, long) in both_ways(&endless()).into_iter().zip(both_ways(&long)) {
+        assert_eq!(stop_type(&limited(endless.clone(), 50)), "timeout", "while generating");
+        assert_eq!(stop_type(&limited(long, 50)), "timeout", "in the prompt");
+        let blocker = submit(&endless);
+        wait_for_state(blocker, "generating");
+        assert_eq!(stop_type(&limited(endless, 50)), "timeout", "in the queue");
+        call("cancel", &json!({"id": blocker}));
+        last_update(blocker);
     }
     assert_works();
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 
 use serde_json::{Value, json};
 
-use crate::c_api::{assert_works, call, command, deinit, exclusive, init, init_async, model, status, wait_until};
+use crate::c_api::{assert_works, call, command, exclusive, load, load_async, model, status, unload, wait_until};
 
 /// A game's file with both models in it, at any byte, between other data.
 struct Pak {
@@ -48,26 +48,26 @@ fn in_memory(bytes: &[u8]) -> Value {
 /// A completion by both models.
 fn completion() -> Value {
     let request = json!({"prompt": "Once upon a time", "n_predict": 24, "seed": 7, "return_tokens": true});
-    let answer = call("speculative_completion", &request);
+    let answer = call("complete", &request);
     assert_eq!(answer["success"], true, "{answer}");
     json!([answer["content"], answer["tokens"], answer["speculative"]["type"]])
 }
 
-fn load(more: Value) {
+fn load_models(more: Value) {
     let command = command(more);
-    assert_eq!(init(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
+    assert_eq!(load(Some(command.to_string().as_bytes())), 0, "{command}: {}", status());
 }
 
 #[test]
 fn models_from_everywhere_give_the_completion_of_their_paths() {
     let _guard = exclusive();
-    load(json!({}));
+    load_models(json!({}));
     let expected = completion();
     let pak = Pak::new("both.pak");
     (&pak.file).seek(SeekFrom::Start(77)).expect("a file");
 
     // Parts of a file, read.
-    load(json!({"model": pak.part(pak.target), "model_draft": pak.part(pak.draft)}));
+    load_models(json!({"model": pak.part(pak.target), "model_draft": pak.part(pak.draft)}));
     assert_eq!(completion(), expected);
     let (answer, name) = (status(), format!("{} bytes of file descriptor {} from byte 4096", pak.target.1, pak.fd()));
     assert_eq!((&answer["model"], &answer["model_alias"]), (&json!(name), &json!(name)), "{answer}");
@@ -77,13 +77,13 @@ fn models_from_everywhere_give_the_completion_of_their_paths() {
 
     // Mapped: the target begins at a multiple of 32, and numbers may be strings.
     let target = json!({"fd": pak.fd(), "offset": "0x1000", "length": pak.target.1.to_string()});
-    load(json!({"model": target, "use_mmap": true, "model_draft": model("draft")}));
+    load_models(json!({"model": target, "use_mmap": true, "model_draft": model("draft")}));
     assert_eq!(completion(), expected);
 
     // The models come from memory and from a whole file. The engine does not need them after the load.
     let mut bytes = std::fs::read(model("target")).expect("a shipped model");
     let draft = File::open(model("draft")).expect("a shipped model");
-    load(json!({"model": in_memory(&bytes), "model_draft": {"fd": draft.as_raw_fd()}, "use_mlock": false}));
+    load_models(json!({"model": in_memory(&bytes), "model_draft": {"fd": draft.as_raw_fd()}, "use_mlock": false}));
     bytes.fill(0xAA);
     drop((draft, pak.file));
     assert_eq!(completion(), expected);
@@ -95,7 +95,7 @@ fn load_in_the_background_reads_from_a_descriptor() {
     let _guard = exclusive();
     let pak = Pak::new("background.pak");
     let command = command(json!({"model": pak.part(pak.target), "model_draft": pak.part(pak.draft)}));
-    init_async(Some(command.to_string().as_bytes()));
+    load_async(Some(command.to_string().as_bytes()));
     wait_until("the end of the load", || status()["state"] != "loading");
     drop(pak);
     assert_eq!(status()["state"], "ready", "{}", status());
@@ -150,7 +150,7 @@ fn wrong_sources_are_errors() {
     for (source, part) in cases {
         for mmap in [json!(null), json!(true)] {
             let command = command(json!({"model": source, "use_mmap": mmap}));
-            assert_ne!(init(Some(command.to_string().as_bytes())), 0, "{command}");
+            assert_ne!(load(Some(command.to_string().as_bytes())), 0, "{command}");
             let error = status()["error"].as_str().expect("checked").to_owned();
             assert!(error.starts_with("model") && error.contains(part), "{command}: {error}");
         }
@@ -162,11 +162,11 @@ fn wrong_sources_are_errors() {
         (json!({"lora": [{"scale": 1}]}), ["lora[0]: ", "expected"]),
         (json!({"model": pak.part(pak.draft), "use_mmap": true}), ["model: ", "aligned, cannot mmap"]),
     ] {
-        assert_ne!(init(Some(command(more.clone()).to_string().as_bytes())), 0, "{more}");
+        assert_ne!(load(Some(command(more.clone()).to_string().as_bytes())), 0, "{more}");
         let error = status()["error"].as_str().expect("checked").to_owned();
         assert!(parts.iter().all(|part| error.contains(part)), "{more}: {error}");
     }
-    load(json!({"model": {"path": model("target"), "ofset": 3}}));
+    load_models(json!({"model": {"path": model("target"), "ofset": 3}}));
     assert_eq!(status()["warnings"], json!(["unknown key \"model.ofset\" (did you mean \"model.offset\"?)"]));
     assert_works();
 }
@@ -189,7 +189,7 @@ fn sources_that_vanish_are_errors() {
     };
     let refused = |source: Value| {
         let command = command(json!({"model": source, "model_draft": null}));
-        assert_ne!(init(Some(command.to_string().as_bytes())), 0, "{command}");
+        assert_ne!(load(Some(command.to_string().as_bytes())), 0, "{command}");
         status()["error"].as_str().expect("checked").to_owned()
     };
     let error = refused(json!({"address": address as usize, "length": bytes.len()}));
@@ -204,9 +204,9 @@ fn sources_that_vanish_are_errors() {
         File::from_raw_fd(libc::memfd_create(c"model".as_ptr(), libc::MFD_CLOEXEC))
     };
     memfd.write_all(&bytes).expect("memory");
-    load(json!({"model": {"fd": memfd.as_raw_fd()}}));
+    load_models(json!({"model": {"fd": memfd.as_raw_fd()}}));
     assert_works();
-    deinit();
+    unload();
     memfd.set_len(half as u64).expect("a memfd");
     let error = refused(json!({"fd": memfd.as_raw_fd()}));
     assert!(error.contains("is cut: it has"), "{error}");

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use foredraft::api::{Function, JsonEngine};
+use foredraft::api::{Function, JsonEngine, RequestArguments};
 use foredraft::error::Code;
 use serde_json::{Value, json};
 
@@ -40,10 +40,12 @@ fn slow_submit_keeps_no_other_call_waiting() {
     let engine = start(json!({"n_ctx": 512, "n_parallel": 2}));
     let endless = running(&engine, json!({}));
     type Begin = fn(&JsonEngine, &[u8]) -> foredraft::Result<Value>;
-    // Functions that render in the call. `foredraft_submit` leaves that to the engine, which prepares one request after another.
+    // Calls that render before they return. `foredraft_submit` leaves that to the engine, which prepares one request after another.
     let functions: [Begin; 2] = [
         |engine, request| {
-            let id = engine.submit_as(Endpoint::Completion, request)?["id"].as_u64().expect("an id");
+            let mut arguments = RequestArguments::default();
+            arguments.translation.is_prepared_first = true;
+            let id = engine.submit(Ok(request), arguments, &|_| ())?["id"].as_u64().expect("an id");
             Ok(drain(engine, id).pop().expect("an end"))
         },
         |engine, request| engine.complete_as(Endpoint::Foredraft, request),

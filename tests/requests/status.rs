@@ -1,4 +1,4 @@
-//! `poll_system_status` reports on models, draft, slots and queue.
+//! `foredraft_status` reports on models, draft, slots and queue.
 
 use crate::common::Endpoint::Plain;
 use crate::common::changed_vocabulary::ChangedVocabulary;
