@@ -1,5 +1,5 @@
 // A program that uses the package's types: tsc accepts it (it is never run). Each line after @ts-expect-error must be an error.
-import { Engine, download, ForedraftError, Stream, type AssistantMessage, type Completion, type Config, type Message, type Request, type Update } from 'foredraft';
+import { Engine, download, ForedraftError, Stream, picture, sound, type AssistantMessage, type Completion, type Config, type Message, type Request, type Update } from 'foredraft';
 
 const config: Config = { model: 'model.gguf', model_draft: { fd: 5, offset: 4096 }, n_ctx: 4096, flash_attn: 'on', speculative: { n_max: 8 } };
 

@@ -22,11 +22,12 @@ def picture(source: Any) -> Dict[str, Any]:
         width, height = source.size
         return _pixels(width, height, 3, source.convert("RGB").tobytes())
     view = memoryview(source)
+    shape = view.shape or ()
     if view.ndim == 1 and view.itemsize == 1:
         return {"type": "image_url", "image_url": {"url": f"data:;base64,{_encoded(view)}"}}
-    if view.ndim != 3 or view.format != "B" or view.shape[2] not in (3, 4):
-        raise ValueError(f"picture: expected bytes of a file, or uint8 pixels of shape (height, width, 3 or 4), got {view.format} of {view.shape}")
-    height, width, channels = view.shape
+    if view.ndim != 3 or view.format != "B" or shape[2] not in (3, 4):
+        raise ValueError(f"picture: expected bytes of a file, or uint8 pixels of shape (height, width, 3 or 4), got {view.format} of {shape}")
+    height, width, channels = shape
     return _pixels(width, height, channels, view)
 
 
@@ -39,13 +40,14 @@ def sound(source: Any, rate: Optional[int] = None) -> Dict[str, Any]:
     if isinstance(source, (str, os.PathLike)):
         return {"type": "input_audio", "input_audio": {"path": os.fspath(source)}}
     view = memoryview(source)
+    shape = view.shape or ()
     if rate is None:
         if view.ndim != 1 or view.itemsize != 1:
-            raise ValueError(f"sound: expected bytes of a file, or a rate with samples, got {view.format} of {view.shape}")
+            raise ValueError(f"sound: expected bytes of a file, or a rate with samples, got {view.format} of {shape}")
         return {"type": "input_audio", "input_audio": {"data": _encoded(view)}}
     if view.format not in _SAMPLES or view.ndim not in (1, 2):
-        raise ValueError(f"sound: expected float32, float64, int16 or int32 samples of one or two dimensions, got {view.format} of {view.shape}")
-    block = view.itemsize * (view.shape[1] if view.ndim == 2 else 1)
+        raise ValueError(f"sound: expected float32, float64, int16 or int32 samples of one or two dimensions, got {view.format} of {shape}")
+    block = view.itemsize * (shape[1] if view.ndim == 2 else 1)
     form = struct.pack("<HHIIHH", _SAMPLES[view.format], block // view.itemsize, rate, rate * block, block, 8 * view.itemsize)
     head = b"RIFF" + struct.pack("<I", 36 + view.nbytes) + b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", view.nbytes)
     return {"type": "input_audio", "input_audio": {"data": _encoded(head + view.tobytes())}}
