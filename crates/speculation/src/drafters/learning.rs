@@ -2,7 +2,7 @@
 
 use super::Drafters;
 use super::drafting_state::{DrafterState, DraftingState};
-use super::slot_drafts::{DraftChoice, DraftOutcome, Proposals, SlotDrafts};
+use super::slot_drafts::{DraftChoice, DraftOutcome, SlotDrafts};
 use crate::MAX_DRAFT;
 use crate::controller::StepSlot;
 use crate::drafter::Draft;
@@ -22,16 +22,9 @@ impl Drafters {
         tokens: &[Token],
         outcome: &DraftOutcome,
     ) {
-        let of_model = Proposals { state, drafts }.first_of_model(&self.registered);
         let all = self.registered.iter_mut().zip(&mut state.drafters).zip(&drafts.proposals).enumerate();
         for (index, ((registered, of_drafter), draft)) in all {
             let Some(DrafterState { bias, .. }) = of_drafter else { continue };
-            if let (Some(of_model), Some(actual), Some(first)) = (of_model, tokens.first(), draft.tokens.first())
-                && !registered.is_model_based
-                && *first != of_model
-            {
-                registered.against_models.record(1.0, f64::from(u8::from(first == actual)));
-            }
             // A drawn token that was rejected may still come, as the target's own.
             let n_comparable = if drafts.drawn_by == Some(index) { outcome.n_accepted } else { usize::MAX };
             judge(draft, tokens, n_comparable, |confidence, hit| registered.calibration.record(bias, confidence, hit));

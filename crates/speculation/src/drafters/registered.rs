@@ -10,8 +10,6 @@ pub(super) struct RegisteredDrafter {
     /// Is true for a model-based drafter: its drafts take time that counts.
     pub(super) is_model_based: bool,
     pub(super) calibration: Calibration,
-    /// How often a history drafter's first token was accepted where a model drafted another one.
-    pub(super) against_models: FadingRatio,
     /// The accepted tokens of a history drafter's chosen drafts, relative to the expected ones. The expectations of all drafts are right on
     /// average. But drafts are chosen for high expectations, and high ones are overestimates more often than underestimates.
     pub(super) chosen: FadingRatio,
@@ -32,8 +30,7 @@ impl RegisteredDrafter {
     }
 
     fn new(drafter: Box<dyn Drafter + Send>, is_model_based: bool, calibration: Calibration) -> RegisteredDrafter {
-        let (against_models, chosen) = (FadingRatio::AGAINST_MODELS, FadingRatio::CHOSEN);
-        RegisteredDrafter { drafter, is_model_based, calibration, against_models, chosen }
+        RegisteredDrafter { drafter, is_model_based, calibration, chosen: FadingRatio::CHOSEN }
     }
 
     /// The factor from calibrated acceptance to the acceptance to expect of its chosen drafts.
@@ -57,8 +54,6 @@ pub(super) struct FadingRatio {
 }
 
 impl FadingRatio {
-    /// Begins with half of the first tokens accepted.
-    const AGAINST_MODELS: FadingRatio = FadingRatio { expected: 4.0, actual: 2.0, memory: 64.0 };
     const CHOSEN: FadingRatio = FadingRatio { expected: 10.0, actual: 8.0, memory: 200.0 };
 
     pub(super) fn record(&mut self, expected: f64, actual: f64) {

@@ -6,7 +6,6 @@ use crate::controller::DraftOptions;
 use crate::drafter::Draft;
 use crate::verify::SampledDraft;
 use crate::{DrafterKind, MAX_DRAFT};
-use foredraft_base::Token;
 
 /// The drafts of a slot in one step. Steps reuse it for its allocations.
 #[derive(Default)]
@@ -133,27 +132,14 @@ impl<'a> Proposals<'a> {
             }
             return;
         }
-        let first_of_model = self.first_of_model(registered);
         for (index, registered, DrafterState { bias, is_free, .. }, draft) in self.of(registered) {
             let accepted =
                 acceptance_of_prefixes(draft, |confidence| registered.calibration.acceptance(bias, confidence));
-            // If two drafts disagree, one of them is wrong, however high the confidence of both.
-            let disagrees = !registered.is_model_based
-                && first_of_model.is_some_and(|model| draft.tokens.first().is_some_and(|first| *first != model));
-            let [_, first, ..] = accepted;
-            let less =
-                if disagrees && first > 0.0 { (registered.against_models.ratio() / first).min(1.0) } else { 1.0 };
-            let factor = less * registered.factor_if_chosen();
+            let factor = registered.factor_if_chosen();
             let (most, least) = if *is_free { (1, 0) } else { (draft.tokens.len(), state.settings.n_min) };
             let accepted = accepted.iter().skip(1).take(most.min(draft.tokens.len())).map(|accepted| factor * accepted);
             options.offer(index, least, accepted, !registered.is_model_based);
         }
-    }
-
-    /// The first token that a model has drafted.
-    pub(super) fn first_of_model(self, registered: &[RegisteredDrafter]) -> Option<Token> {
-        let mut models = self.of(registered).filter(|(_, registered, ..)| registered.is_model_based);
-        models.find_map(|(.., draft)| draft.tokens.first().copied())
     }
 
     /// The draft with most tokens to expect of those that are not too short: its drafter, its length, the tokens to expect. If
