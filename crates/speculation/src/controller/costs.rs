@@ -134,7 +134,7 @@ const FIRST_ENTRY: f64 = 0.5;
 /// The most by which a step counts as slower than a size's own entry says: three deviations of the noise. What is beyond that is more often a
 /// disturbance, or the first step on a slower machine, which the common factor follows from the second one on. Without this, one slow step made
 /// its size look up to 9 % dearer than all others, and a slowdown made the others look up to 8 % cheaper than its first step's size: in the
-/// simulator's pair on busy memory 11 of 216 scenarios were below .97 of the best fixed length's speed, 4 are with it.
+/// simulator's pair on busy memory 11 of 216 scenarios were below .97 of the best fixed length's speed, 4 were with it.
 const MOST_OF_ENTRY: f64 = 3.0 * NOISE;
 /// Limits the effect of a single slow decode, for example if the machine was busy.
 const MOST_SLOWER: f64 = 2.0;
