@@ -214,7 +214,11 @@ pub fn call(name: &str, request: &Value) -> Value {
 
 /// Calls a function that must fail, and returns the error's code and message.
 pub fn error_of(name: &str, request: &Value) -> (String, String) {
-    let answer = call(name, request);
+    error_in(name, request, &call(name, request))
+}
+
+/// The code and message of the answer of a function that must fail.
+pub fn error_in(name: &str, request: &Value, answer: &Value) -> (String, String) {
     assert_eq!(answer["success"], false, "{name} {}: {answer}", shortened(request));
     let field = |key: &str| answer[key].as_str().expect("checked").to_owned();
     (field("code"), field("error"))

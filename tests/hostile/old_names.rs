@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char, c_void};
 use serde_json::{Value, json};
 
 use crate::c_api::{
-    Exclusive, LogCallback, UpdateCallback, command, exclusive, function, pointer, shortened, take_answer, text,
-    wait_until,
+    Exclusive, LogCallback, UpdateCallback, command, error_in, exclusive, function, pointer, shortened, take_answer,
+    text, wait_until,
 };
 use crate::c_functions::COMMANDS;
 
@@ -130,10 +130,7 @@ pub fn call(name: &str, request: &Value) -> Value {
 
 /// Calls a function that must fail, and returns the error's code and message.
 pub fn error_of(name: &str, request: &Value) -> (String, String) {
-    let answer = call(name, request);
-    assert_eq!(answer["success"], false, "{name} {}: {answer}", shortened(request));
-    let field = |key: &str| answer[key].as_str().expect("checked").to_owned();
-    (field("code"), field("error"))
+    error_in(name, request, &call(name, request))
 }
 
 /// Queues a request with an `_init` function and returns its id.

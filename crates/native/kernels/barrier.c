@@ -121,7 +121,7 @@ static _Thread_local const struct foredraft_interrupt * of_encode = NULL;
 // Declared in ../native.h, which includes llama.h.
 void foredraft_set_encode_interrupt(const struct foredraft_interrupt * interrupt) { of_encode = interrupt; }
 
-// Gives the plan of an encoder's graph its interrupt, for all threads of the pool. mtmd shows nobody its backends, so no one can set their callback.
+// Gives the plan of an encoder's graph its interrupt, for all threads of the pool. mtmd hides its backends, so their callback cannot be set.
 static void complete_plan(const struct ggml_threadpool * pool) {
     struct ggml_cplan * plan = pool->cplan;
     if (of_encode != NULL && plan != NULL && plan->abort_callback == NULL) {

@@ -103,7 +103,7 @@ inline void look_up(const int8_t * table, I32xN * words, int n, int offset) {
     }
 }
 
-// What is known of a short format: numbers, and the scale in its first two bytes.
+// The constants of a short format: numbers, and the scale in its first two bytes.
 template <ggml_type TYPE_OF, int SIZE_OF, int BITS_OF, int OFFSET_OF, int PARTS_OF = 1, int ORDER_OF = 1> struct ShortFormat {
     static constexpr ggml_type TYPE = TYPE_OF;
     static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = ORDER_OF;
@@ -119,7 +119,7 @@ template <ggml_type TYPE, int SIZE, int BITS, int OFFSET> struct ShortFormatWith
     template <typename From> static void scales(const From & from, ShortScales * to) { scale_and_least<0>(from, *to); }
 };
 
-// What is known of a long format.
+// The constants of a long format.
 template <ggml_type TYPE_OF, int SIZE_OF, int BITS_OF, int OFFSET_OF, int PARTS_OF> struct LongFormat {
     static constexpr ggml_type TYPE = TYPE_OF;
     static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = 1;

@@ -1,4 +1,4 @@
-//! What tests ask of a draft, and what its interface prevents.
+//! Questions of tests to a draft, and cases that its interface prevents.
 
 use super::super::distribution::TokenDistribution;
 use super::super::random::RandomSource;
