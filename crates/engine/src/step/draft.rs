@@ -16,7 +16,7 @@ pub(crate) struct StepDrafts {
     pub(crate) slots: Vec<SlotDrafts>,
     /// Where each slot drafts, if it does.
     places: Vec<Option<DraftPlace>>,
-    /// The text of each slot with pictures or sounds in its context.
+    /// The text of each slot that drafts and has pictures or sounds in its context.
     texts: Vec<Vec<Token>>,
     /// For each slot, how many tokens it wants after its context, drafted ones and filler.
     lengths: Vec<usize>,
@@ -84,9 +84,9 @@ pub(crate) fn draft(
         })
     }));
     let StepDrafts { slots: slot_drafts, places, texts, .. } = &mut *drafts;
-    for (slot, text) in slots.iter().zip(&mut *texts) {
+    for ((slot, place), text) in slots.iter().zip(&*places).zip(&mut *texts) {
         text.clear();
-        let task = slot.task.as_ref().filter(|task| !task.media.is_empty());
+        let task = slot.task.as_ref().filter(|task| place.is_some() && !task.media.is_empty());
         text.extend(task.iter().flat_map(|task| text_of(&task.tokens)));
     }
     let mut speculating = SpeculatingSlots { slots: &mut *slots, drafts: slot_drafts, places, texts, is_padded };
