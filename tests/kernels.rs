@@ -424,6 +424,47 @@ fn panels_made_after_the_load_change_no_output() {
     assert_eq!(pending(&start(json!({"repack": false}))), 0);
 }
 
+/// Experts of 40 and 24 rows, of which panels of 16 are no part.
+#[test]
+fn experts_of_any_number_of_rows_are_in_panels_and_change_no_bit() {
+    let threads = Arc::new(ThreadPool::new(2).unwrap());
+    for n_rows in [40, 24] {
+        let path = common::tiny_models::mixture(n_rows);
+        let mut first: Option<Vec<f32>> = None;
+        for (level, repack) in
+            llama::levels().iter().flat_map(|level| [Some(false), Some(true), None].map(|repack| (level, repack)))
+        {
+            let params = ModelParams { cpu_level: Some(level.as_str().to_owned()), repack, ..ModelParams::new(&path) };
+            let model = Arc::new(Model::load(&params, |_| true).unwrap());
+            assert_eq!(model.pending_panel_bytes() > 0, repack.is_none() && cfg!(target_os = "linux"));
+            let params =
+                ContextParams { n_ctx: Some(64), n_threads: 2, n_threads_batch: 2, ..ContextParams::default() };
+            let mut context = Context::new(&model, &params, &threads, &Arc::default()).unwrap();
+            let mut batch = Batch::new();
+            (0..40).for_each(|at| _ = batch.push(300 + 31 * Token::try_from(at).unwrap(), at, 0, true));
+            let mut logits = || {
+                let before = llama::kernel_calls();
+                context.truncate(0, 0);
+                context.decode(&batch).unwrap();
+                let after = llama::kernel_calls();
+                let n_in_panels = after.panel_products - before.panel_products;
+                (n_in_panels, (0..40).flat_map(|row| context.logits(row).unwrap().to_vec()).collect::<Vec<f32>>())
+            };
+            let expected = first.get_or_insert_with(|| logits().1);
+            assert!(logits().1 == *expected, "{n_rows} rows at {level:?}, {repack:?}");
+            model.make_panels(None);
+            while model.pending_panel_bytes() > 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (n_in_panels, found) = logits();
+            assert!(found == *expected, "{n_rows} rows at {level:?}, {repack:?}: in panels");
+            // In each layer four of attention, the router and two of the experts; and the outputs.
+            let all = 7 * model.n_layer() as u64 + 1;
+            assert_eq!(n_in_panels, if HAS_KERNELS && repack != Some(false) { all } else { 0 });
+        }
+    }
+}
+
 /// SmolLM2, whose weights are more than caches hold.
 #[test]
 fn layout_of_a_large_model_is_measured_once_and_changes_no_output() {

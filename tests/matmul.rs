@@ -293,10 +293,13 @@ fn weights_in_panels_give_the_same_bits() {
         // So many rows that threads share the work of a load.
         let (weights, token) = (Weights::new(format, 6011), noise(5, WIDTH));
         assert!(weights.times(&token, 1) == weights.times_in(panels, &token, 2), "format {format}: large weights");
-        let weights = Weights::new(format, 5 * 32);
-        let (tokens, chosen) = (noise(17, 3 * WIDTH), [0, 3, 4, 1, 3, 0]);
-        let plain = times_experts(None, &weights, 5, &tokens, &chosen, 1);
-        assert!(plain == times_experts(panels, &weights, 5, &tokens, &chosen, 2), "format {format}: experts");
+        // Experts of whole panels and of others.
+        for (n_rows, n_tokens) in [(32, 3), (40, 3), (24, 40), (21, 3)] {
+            let (weights, tokens) = (Weights::new(format, 5 * n_rows), noise(17, n_tokens * WIDTH));
+            let chosen: Vec<i32> = [0, 3, 4, 1, 3, 0].into_iter().cycle().take(2 * n_tokens).collect();
+            let times = |buffers, n_threads| times_experts(buffers, &weights, 5, &tokens, &chosen, n_threads);
+            assert!(times(None, 1) == times(panels, 2), "format {format}: experts of {n_rows} rows");
+        }
     }
 }
 

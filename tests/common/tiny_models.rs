@@ -238,6 +238,7 @@ impl Writer {
         match (name.ends_with("weight"), shape) {
             (true, _) if name.starts_with("a.conv1d") => TensorType::F16,
             (true, [_, _]) if !name.contains("embd") => self.matrices,
+            (true, [width, _, _]) if name.contains("_exps") && width.is_multiple_of(32) => self.matrices,
             _ => TensorType::F32,
         }
     }
@@ -813,6 +814,35 @@ fn mtp_with(input: MtpInput, noise: f32, name: &str, change: impl FnOnce(&mut Wr
     model.mtp(last, input);
     change(&mut model);
     model.write(name)
+}
+
+/// Qwen3 MoE: four experts with `n_ff` rows, of which two compute a token. Matrices whose rows are whole blocks are in Q8_0.
+pub fn mixture(n_ff: u64) -> String {
+    const EXPERTS: u64 = 4;
+    let mut model = Writer::new("qwen3moe");
+    model.matrices = TensorType::Q8_0;
+    for (key, value) in [
+        ("feed_forward_length", n_ff),
+        ("expert_feed_forward_length", n_ff),
+        ("expert_count", EXPERTS),
+        ("expert_used_count", 2),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 2),
+    ] {
+        model.number(key, value);
+    }
+    model.ones("output_norm.weight", N_EMBD);
+    for layer in 0..N_LAYER {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        model.ones(&name("attn_norm"), N_EMBD);
+        model.ones(&name("ffn_norm"), N_EMBD);
+        model.attention(layer);
+        model.random(&name("ffn_gate_inp"), &[N_EMBD, EXPERTS], 0.5);
+        for (part, [width, n_rows]) in [("gate", [N_EMBD, n_ff]), ("up", [N_EMBD, n_ff]), ("down", [n_ff, N_EMBD])] {
+            model.random(&name(&format!("ffn_{part}_exps")), &[width, n_rows, EXPERTS], 0.4);
+        }
+    }
+    model.write(&format!("mixture-{n_ff}"))
 }
 
 /// MiMo 2: two ordinary layers and two multi-token prediction layers, each predicting one token further. All layers but the

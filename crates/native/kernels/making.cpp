@@ -236,20 +236,21 @@ bool make_smaller(const ggml_tensor * tensor, const uint8_t * rows, int64_t n_ro
     return true;
 }
 
-// Makes panels of the rows at `rows`, which are mapped or in memory, on this thread and the makers. Rows of several matrices follow each other
-// without a gap, so they are like those of one. Returns false if it was stopped, or had no memory.
+// Makes panels of the rows at `rows`, which are mapped or in memory, on this thread and the makers. Returns false if it was stopped or had no memory.
 bool make(const ggml_tensor * tensor, ggml_type type, const uint8_t * rows, bool is_mapped, Makers & makers, const LoadPausePoint & pause,
-          const std::atomic<bool> & stops) {
-    const int64_t n_rows = ggml_nrows(tensor);
+    const std::atomic<bool> & stops) {
+    const int64_t n_rows = tensor->ne[1], n_matrices = tensor->ne[2] * tensor->ne[3];
     const size_t of_row = ggml_row_size(tensor->type, tensor->ne[0]), of_panels = ggml_row_size(type, tensor->ne[0]);
     const int64_t at_once = (PIECE / int64_t(of_row) / kernels()->lanes + 1) * kernels()->lanes;
+    const int64_t of_matrix = (n_rows + at_once - 1) / at_once, n_pieces = of_matrix * n_matrices;
     std::atomic<int64_t> next { 0 };
     std::atomic<bool> has_memory { true };
     const auto work = [&]() noexcept {
-        for (int64_t row; !stops.load(std::memory_order_relaxed) && (row = next.fetch_add(at_once)) < n_rows;) {
+        for (int64_t piece; !stops.load(std::memory_order_relaxed) && (piece = next.fetch_add(1)) < n_pieces;) {
             pause.pass();
-            const uint8_t * from = rows + row * of_row;
-            uint8_t * to = static_cast<uint8_t *>(tensor->data) + row * of_panels;
+            const int64_t matrix = piece / of_matrix, row = piece % of_matrix * at_once;
+            const uint8_t * from = rows + (matrix * n_rows + row) * of_row;
+            uint8_t * to = static_cast<uint8_t *>(tensor->data) + (matrix * rows_in_panels(tensor) + row) * of_panels;
             const int64_t n = std::min(at_once, n_rows - row);
             if (type == tensor->type) {
                 kernels()->make_panels(type, from, n, tensor->ne[0], to);
@@ -266,7 +267,7 @@ bool make(const ggml_tensor * tensor, ggml_type type, const uint8_t * rows, bool
     } else {
         makers.run(work);
     }
-    return has_memory.load(std::memory_order_relaxed) && next.load(std::memory_order_relaxed) >= n_rows;
+    return has_memory.load(std::memory_order_relaxed) && next.load(std::memory_order_relaxed) >= n_pieces;
 }
 
 // The number of the layer that has a tensor. A decode reads the tensors of the output last.

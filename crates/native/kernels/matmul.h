@@ -57,7 +57,9 @@ struct Product {
     }
     int64_t first_of(int64_t matrix) const { return ids == nullptr ? matrix * (n_slots / n_matrices) : first_slots[matrix]; }
     const uint8_t * matrix(int64_t index) const {
-        return first_row + index % weights->ne[2] * weights->nb[2] + index / weights->ne[2] * weights->nb[3];
+        return first_row
+               + (in_panels ? index * padded(n_rows, LANES) * row_size
+                            : index % weights->ne[2] * weights->nb[2] + index / weights->ne[2] * weights->nb[3]);
     }
     void indices(int64_t matrix, int64_t slot, int64_t & i1, int64_t & i2, int64_t & i3) const {
         if (ids != nullptr) {

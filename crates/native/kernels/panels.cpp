@@ -33,26 +33,25 @@ struct Buffer {
 Buffer & context_of(ggml_backend_buffer_t buffer) { return *static_cast<Buffer *>(buffer->context); }
 
 size_t row_size(const ggml_tensor * tensor) { return ggml_row_size(tensor->type, tensor->ne[0]); }
-int64_t n_matrices(const ggml_tensor * tensor) { return tensor->ne[2] * tensor->ne[3]; }
 
 const char * name(ggml_backend_buffer_type_t) { return "CPU_PANELS"; }
 
 size_t alignment(ggml_backend_buffer_type_t) { return 64; }
 
 size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * tensor) {
-    const int64_t lanes = kernels()->lanes, n_rows = (tensor->ne[1] + lanes - 1) / lanes * lanes;
-    return row_size(tensor) * n_rows * n_matrices(tensor);
+    return row_size(tensor) * rows_in_panels(tensor) * tensor->ne[2] * tensor->ne[3];
 }
 
-// `n` blocks of a row of a matrix, from the block `first` on, as in the file. `matrix`: where its first row is.
-void read_blocks(const ggml_tensor * weights, size_t matrix, int64_t row, int64_t first, int64_t n, uint8_t * to) {
+// `n` blocks of one of the rows of all matrices, from the block `first` on, as in the file.
+void read_blocks(const ggml_tensor * weights, int64_t row, int64_t first, int64_t n, uint8_t * to) {
     const PanelState & state = *panel_state(weights);
     const uint8_t * in_file = state.kept != nullptr ? state.kept : rows_in_file(state);
     if (in_file != nullptr) {
         const size_t of_block = ggml_type_size(weights->type);
-        memcpy(to, in_file + matrix + row * row_size(weights) + first * of_block, n * of_block);
+        memcpy(to, in_file + row * row_size(weights) + first * of_block, n * of_block);
     } else {
-        kernels()->blocks_of_panels(weights->type, static_cast<const uint8_t *>(weights->data) + matrix, row, weights->ne[0], first, n, to);
+        const int64_t in_panels = row / weights->ne[1] * rows_in_panels(weights) + row % weights->ne[1];
+        kernels()->blocks_of_panels(weights->type, static_cast<const uint8_t *>(weights->data), in_panels, weights->ne[0], first, n, to);
     }
 }
 
@@ -61,8 +60,9 @@ void free_buffer(ggml_backend_buffer_t buffer) { delete &context_of(buffer); }
 void * get_base(ggml_backend_buffer_t buffer) { return ggml_backend_buffer_get_base(context_of(buffer).memory.get()); }
 
 ggml_status init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor) {
-    tensor->extra = tensor->view_src != nullptr ? tensor->view_src->extra
-                                                : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type), tensor->type, nullptr });
+    tensor->extra = tensor->view_src != nullptr
+                        ? tensor->view_src->extra
+                        : &context_of(buffer).states.emplace_back(PanelState { nullptr, is_foreseen(tensor->type), tensor->type, nullptr });
     return GGML_STATUS_SUCCESS;
 }
 
@@ -76,7 +76,7 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, 
     GGML_ASSERT(offset % row_size(tensor) == 0 && size % row_size(tensor) == 0);
     const int64_t first = offset / row_size(tensor), n_blocks = tensor->ne[0] / ggml_blck_size(tensor->type);
     for (size_t row = 0; row < size / row_size(tensor); ++row) {
-        read_blocks(tensor, 0, first + row, 0, n_blocks, static_cast<uint8_t *>(data) + row * row_size(tensor));
+        read_blocks(tensor, first + row, 0, n_blocks, static_cast<uint8_t *>(data) + row * row_size(tensor));
     }
 }
 
@@ -117,10 +117,9 @@ struct Panels : ggml::cpu::extra_buffer_type {
         if (is_load && !is_wanted(weights->type)) {
             return false;
         }
-        // Several matrices follow each other without a gap. A product without tokens is not computed.
-        const bool fits = n_matrices(weights) == 1 || weights->ne[1] % kernels()->lanes == 0;
+        // A product without tokens is not computed.
         const bool is_product = op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID;
-        return fits && weights->view_src == nullptr && is_product && (ggml_is_empty(op) || kernels()->can_multiply(op));
+        return weights->view_src == nullptr && is_product && (ggml_is_empty(op) || kernels()->can_multiply(op));
     }
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor *) override { return seam_traits(); }
 };
@@ -132,6 +131,11 @@ ggml_backend_buffer_type_t panels() {
     static ggml_backend_buffer_type type = { { name, alloc_buffer, nullptr, alignment, nullptr, alloc_size, nullptr, nullptr },
         ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0), &supported };
     return &type;
+}
+
+int64_t rows_in_panels(const ggml_tensor * weights) {
+    const int64_t lanes = kernels()->lanes;
+    return (weights->ne[1] + lanes - 1) / lanes * lanes;
 }
 
 const PanelState * panel_state(const ggml_tensor * weights) {
@@ -154,11 +158,11 @@ void get_rows(const ggml_compute_params * params, const ggml_tensor * dst) {
         int32_t id;
         memcpy(&id, static_cast<const char *>(ids->data) + i0 * ids->nb[0] + i1 * ids->nb[1] + i2 * ids->nb[2], sizeof id);
         GGML_ASSERT(id >= 0 && id < weights->ne[1]);
-        const size_t matrix = i1 * weights->nb[2] + i2 * weights->nb[3];
+        const int64_t row = (i2 * weights->ne[2] + i1) * weights->ne[1] + id;
         auto * to = reinterpret_cast<float *>(static_cast<char *>(dst->data) + i0 * dst->nb[1] + i1 * dst->nb[2] + i2 * dst->nb[3]);
         for (int64_t first = 0; first < n_blocks; first += AT_ONCE) {
             const int64_t n = std::min(AT_ONCE, n_blocks - first), n_floats = n * ggml_blck_size(weights->type);
-            read_blocks(weights, matrix, id, first, n, blocks);
+            read_blocks(weights, row, first, n, blocks);
             to_float(blocks, to, n_floats);
             to += n_floats;
         }

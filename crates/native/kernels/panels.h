@@ -11,6 +11,9 @@ const Kernels * kernels();
 
 ggml_backend_buffer_type_t panels();
 
+// The rows of each of a tensor's matrices in panels: whole panels, so that each matrix begins with one.
+int64_t rows_in_panels(const ggml_tensor * weights);
+
 // Makes panels the only extra type of buffers that ggml offers to llama.cpp, which asks once.
 void offer_panels();
 
