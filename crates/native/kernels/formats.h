@@ -198,12 +198,12 @@ struct MXFP4 : ShortFormat<GGML_TYPE_MXFP4, sizeof(block_mxfp4), 5, 12> {
     }
 };
 
-// The numbers are those of MXFP4.
-struct NVFP4 : ShortFormat<GGML_TYPE_NVFP4, sizeof(block_nvfp4), 5, 12, QK_NVFP4 / 32> {
+// The numbers are those of MXFP4. AMX takes none away from them.
+template <int OFFSET_OF> struct NVFP4With : ShortFormat<GGML_TYPE_NVFP4, sizeof(block_nvfp4), 5, OFFSET_OF, QK_NVFP4 / 32> {
     static constexpr bool HALVES = true;
 
     template <typename From> static void scales(const From & from, ShortScales * to) {
-        static_assert(offsetof(block_nvfp4, d) == 0 && sizeof(block_nvfp4::d) == 4 && PARTS == 2, "a scale for each 16 weights");
+        static_assert(offsetof(block_nvfp4, d) == 0 && sizeof(block_nvfp4::d) == 4 && NVFP4With::PARTS == 2, "a scale for each 16 weights");
         // Four numbers without a sign: 4 bits of exponent and 3 of mantissa.
         I32xN packed[1];
         from.template load_few<offsetof(block_nvfp4, d), 1>(packed);
@@ -222,18 +222,19 @@ struct NVFP4 : ShortFormat<GGML_TYPE_NVFP4, sizeof(block_nvfp4), 5, 12, QK_NVFP4
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         I32xN packed[8];
         from.load_8(offsetof(block_nvfp4, qs), packed);
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 0; part < NVFP4With::PARTS; ++part) {
             // Each 16 weights are in two words: the low half-bytes are the first 8.
             I32xN words[8];
             for (int word = 0; word < 8; ++word) {
                 const I32xN of_two = packed[4 * part + word / 4 * 2 + word % 2];
                 words[word] = word % 4 < 2 ? low_4_bits(of_two) : high_4_bits(of_two);
             }
-            look_up(kvalues_mxfp4, words, 8, OFFSET);
+            look_up(kvalues_mxfp4, words, 8, OFFSET_OF);
             use(part, words);
         }
     }
 };
+using NVFP4 = NVFP4With<12>;
 
 // Weights of one bit: scale or -scale.
 // The numbers are 0 and 2.

@@ -233,7 +233,7 @@ inline void multiply_panels(
         amx = nullptr;
     }
     if (amx != nullptr) {
-        begin_amx();
+        begin_amx(amx->width);
     }
     const auto unpack = amx != nullptr ? amx->unpack : format.unpack;
     for (int64_t index = 0; index < n_panels; ++index) {
@@ -270,7 +270,7 @@ inline void multiply_panels(
                     const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
                     const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
                     const int offset_or_parts = format.is_long ? format.offset : n * format.n_parts;
-                    if (amx != nullptr && (amx->is_folded || tile.n == TILE)) {
+                    if (amx != nullptr && (amx->has_own_weights || tile.n == TILE)) {
                         amx->multiply(unpacked, offset_or_parts, numbers, tile.n, sums + (slot - first));
                     } else {
                         format.multiply[tile.n - 1](unpacked, offset_or_parts, numbers, sums + (slot - first));

@@ -5,8 +5,8 @@
 //
 //   the block's product = the sum of the low digits + 2^SHIFT times the sum of the high ones
 //
-// Where that is not possible (weights of eight bits, scales that are floats), an instruction multiplies the 32 weights of a part. Integers are
-// exact, so all these are the same bits as those of quantized.h.
+// Where that is not possible (weights of eight bits, scales that are floats), an instruction multiplies the 32 weights of a part, or the 16 that
+// share a scale. Integers are exact, so all these are the same bits as those of quantized.h.
 #pragma once
 
 #include "quantized.h"
@@ -18,8 +18,10 @@ namespace {
 struct AmxFormat {
     // Fewer tokens take less time without AMX.
     int least_tokens;
-    // Whether the scales are folded into the weights. Otherwise only whole tiles are multiplied by AMX, which read what `Format` unpacks.
-    bool is_folded;
+    // Whether AMX multiplies all tiles, with weights of its own. Otherwise it multiplies whole ones alone, which read what `Format` unpacks.
+    bool has_own_weights;
+    // Weights of a row that an instruction multiplies.
+    int width;
     void (*unpack[2])(const Rows &, int64_t, int, void *);
     // As a `Multiply`, for a tile of `n_tokens`.
     void (*multiply)(const void * unpacked, int, const uint8_t * numbers, int n_tokens, F32xN * sums);
@@ -30,19 +32,19 @@ struct AmxFormat {
 // A tile of fewer tokens is multiplied like a whole one, with what lies behind its numbers.
 constexpr int64_t READ_BEHIND_TOKENS = TILE * 256;
 
-// Weights of a row in a register.
+// The most weights of a row in a register.
 constexpr int AMX_WIDTH = 64;
 
-// The registers: sums, of two digits; a tile of tokens, and the weights of two digits; tokens and weights of a part.
-enum AmxRegister { SUM = 0, TOKENS_OF_TILE = 2, WEIGHTS = 3, TOKENS_OF_PART = 5, WEIGHTS_OF_PART = 6 };
+// The registers, two of each: those of two digits, or of two parts that do not wait for each other.
+enum AmxRegister { SUM = 0, TOKENS_OF_TILE = 2, WEIGHTS = 4 };
 
 // Prepares the calling thread's registers. No destructor ends their use, because the tables that it needs for exceptions would be the program's.
-inline void begin_amx() {
-    // Palette 1; a register has 16 rows of 64 bytes, or what a part needs.
+inline void begin_amx(int width) {
+    // Palette 1; a register has 16 rows of 64 bytes, or of a narrower part as much as it needs.
     alignas(64) uint8_t settings[64] = { 1 };
-    for (int index = SUM; index <= WEIGHTS_OF_PART; ++index) {
-        settings[16 + 2 * index] = index == TOKENS_OF_PART ? 32 : 64;
-        settings[48 + index] = index == WEIGHTS_OF_PART ? 8 : 16;
+    for (int index = SUM; index <= WEIGHTS + 1; ++index) {
+        settings[16 + 2 * index] = index == TOKENS_OF_TILE || index == TOKENS_OF_TILE + 1 ? width : 64;
+        settings[48 + index] = index >= WEIGHTS ? width / 4 : 16;
     }
     asm volatile("ldtilecfg %0" : : "m"(settings));
 }
@@ -172,13 +174,14 @@ template <typename Format> void multiply_folded(const void * folded, int, const 
     }
 }
 
-// The products of a part's words with the numbers of a whole tile.
-inline __attribute__((always_inline)) void multiply_part(const I32xN (&words)[8], const uint8_t * numbers, I32xN (&products)[TILE]) {
-    set_to_zero<SUM>();
-    load_rows<TOKENS_OF_PART>(numbers, 32);
-    load_rows<WEIGHTS_OF_PART>(words, sizeof(I32xN));
-    add_products<false, SUM, TOKENS_OF_PART, WEIGHTS_OF_PART>();
-    store_rows<SUM>(products, sizeof(I32xN));
+// The products of a part's words with the numbers of a tile.
+template <bool IS_SIGNED, int SECOND>
+inline __attribute__((always_inline)) void multiply_part(const I32xN * words, const uint8_t * numbers, I32xN (&products)[TILE]) {
+    set_to_zero<SUM + SECOND>();
+    load_rows<TOKENS_OF_TILE + SECOND>(numbers, 32);
+    load_rows<WEIGHTS + SECOND>(words, sizeof(I32xN));
+    add_products<IS_SIGNED, SUM + SECOND, TOKENS_OF_TILE + SECOND, WEIGHTS + SECOND>();
+    store_rows<SUM + SECOND>(products, sizeof(I32xN));
 }
 
 // As `multiply_short`, for a whole tile.
@@ -186,7 +189,7 @@ template <bool MINIMA> void multiply_parts(const void * unpacked, int n_parts, c
     const auto * parts = static_cast<const ShortPart *>(unpacked);
     I32xN products[STRETCH][TILE];
     for (int part = 0; part < n_parts; ++part) {
-        multiply_part(parts[part].words, numbers + part * TILE * SHORT_SIZE, products[part]);
+        multiply_part<false, 0>(parts[part].words, numbers + part * TILE * SHORT_SIZE, products[part]);
     }
     F32xN sums[TILE];
 #pragma GCC unroll 16
@@ -214,9 +217,29 @@ template <bool MINIMA> void multiply_parts(const void * unpacked, int n_parts, c
     }
 }
 
-template <typename Format> constexpr AmxFormat AMX = { 5, true, { fold<Format, OfFile>, fold<Format, OfPanel> }, multiply_folded<Format> };
+// As `multiply_short` for parts whose halves have scales of their own, for signed weights.
+inline void multiply_halves(const void * unpacked, int n_parts, const uint8_t * numbers, int n, F32xN * to) {
+    const auto * parts = static_cast<const ShortPart *>(unpacked);
+    I32xN products[STRETCH][2][TILE];
+    for (int part = 0; part < n_parts; ++part) {
+        multiply_part<true, 0>(parts[part].words, numbers + part * n * SHORT_SIZE, products[part][0]);
+        multiply_part<true, 1>(parts[part].words + 4, numbers + part * n * SHORT_SIZE + 16, products[part][1]);
+    }
+    for (int token = 0; token < n; ++token) {
+        F32xN sum = to[token];
+        for (int part = 0; part < n_parts; ++part) {
+            const F32xN of_token = broadcast_f32(float_at(numbers + part * n * SHORT_SIZE + n * 32 + 4 * token));
+            sum = fma(to_floats(products[part][0][token]), mul(parts[part].scales.scale, of_token), sum);
+            sum = fma(to_floats(products[part][1][token]), mul(parts[part].scales.last, of_token), sum);
+        }
+        to[token] = sum;
+    }
+}
+
+template <typename Format> constexpr AmxFormat AMX = { 5, true, AMX_WIDTH, { fold<Format, OfFile>, fold<Format, OfPanel> }, multiply_folded<Format> };
 template <typename Format> constexpr AmxFormat AMX_OF_PARTS
-    = { TILE, false, { unpack<Format, OfFile>, unpack<Format, OfPanel> }, multiply_parts<Format::MINIMA> };
+    = { TILE, false, 32, { unpack<Format, OfFile>, unpack<Format, OfPanel> }, multiply_parts<Format::MINIMA> };
+constexpr AmxFormat AMX_OF_HALVES = { TILE, true, 16, { unpack<NVFP4With<0>, OfFile>, unpack<NVFP4With<0>, OfPanel> }, multiply_halves };
 
 constexpr size_t FOLDED_SIZE = sizeof(FoldedBlock<16, 2>);
 
@@ -243,6 +266,7 @@ inline const AmxFormat * amx_format_of(ggml_type type) {
         case GGML_TYPE_Q5_1: return &AMX_OF_PARTS<Q5_1>;
         case GGML_TYPE_IQ4_NL: return &AMX_OF_PARTS<IQ4_NL>;
         case GGML_TYPE_MXFP4: return &AMX_OF_PARTS<MXFP4>;
+        case GGML_TYPE_NVFP4: return &AMX_OF_HALVES;
         default: return nullptr;
     }
 }
@@ -250,7 +274,7 @@ inline const AmxFormat * amx_format_of(ggml_type type) {
 #else
 
 constexpr int64_t READ_BEHIND_TOKENS = 0;
-inline void begin_amx() {}
+inline void begin_amx(int) {}
 inline void end_amx() {}
 constexpr size_t FOLDED_SIZE = 0;
 inline const AmxFormat * amx_format_of(ggml_type) { return nullptr; }
