@@ -56,11 +56,13 @@ struct Weights {
     data: Vec<u8>,
 }
 
-/// Where a block of IQ1 has the high bits of its scale.
+/// Where a block of a format whose blocks may have any bytes has the high bits of its scale.
 fn high_byte_of_scale(format: sys::ggml_type) -> Option<usize> {
     match format {
         sys::GGML_TYPE_IQ1_S => Some(1),
         sys::GGML_TYPE_IQ1_M => Some(55),
+        sys::GGML_TYPE_TQ1_0 => Some(53),
+        sys::GGML_TYPE_TQ2_0 => Some(65),
         _ => None,
     }
 }
@@ -73,7 +75,7 @@ impl Weights {
     fn with_width(format: sys::ggml_type, width: usize, n_rows: usize) -> Weights {
         let n_different = n_rows.min(MOST_DIFFERENT);
         if let Some(high) = high_byte_of_scale(format) {
-            // Any bytes are blocks of these formats; the scales of these are below 2. To quantize weights would take half a minute.
+            // Scales are below 2. To quantize weights of IQ1 would take half a minute, and would give no 3 in TQ2_0.
             // SAFETY: both return what a format is.
             let (row, block) = unsafe { (sys::ggml_row_size(format, width as i64), sys::ggml_type_size(format)) };
             let different = noise(u64::from(format), n_different * row);
@@ -217,6 +219,43 @@ fn every_scale_and_number_of_nvfp4_is_what_the_format_defines() {
                 tokens.chunks(n_tokens * BLOCK).flat_map(|tokens| weights.times_in(buffers, tokens, 1)).collect();
             let other = found.iter().zip(&expected).position(|(found, expected)| found != expected);
             assert_eq!(other, None, "{n_tokens} tokens: {found:?} {expected:?}");
+        }
+    }
+}
+
+/// Runs this test's own process again, at each level: the sums of the level `avx2` are 16-bit numbers.
+#[test]
+fn largest_products_of_ternary_weights_are_exact() {
+    const VARIABLE: &str = "FOREDRAFT_CPU_LEVEL";
+    if std::env::var_os(VARIABLE).is_none() {
+        for level in foredraft::llama::levels() {
+            let mut again = std::process::Command::new(std::env::current_exe().expect("a program"));
+            let again = again.args(["--exact", "largest_products_of_ternary_weights_are_exact"]);
+            assert!(again.env(VARIABLE, level.as_str()).status().expect("this program starts").success(), "{level}");
+        }
+        return;
+    }
+    foredraft::llama::start();
+    const ROWS: usize = 32;
+    for (format, quantized) in [(sys::GGML_TYPE_TQ1_0, 52), (sys::GGML_TYPE_TQ2_0, 64)] {
+        // A row has the same byte everywhere, and 1 as its scales.
+        let row = |row: usize| {
+            let block =
+                [vec![[0x00, 0xff, 0xaa, 0x55][row % 4]; quantized], 0x3c00_u16.to_le_bytes().to_vec()].concat();
+            block.repeat(WIDTH / 256)
+        };
+        let weights = Weights { format, width: WIDTH, n_rows: ROWS, data: (0..ROWS).flat_map(row).collect() };
+        let values = weights.values();
+        let sign = |token: usize, at: usize| if token % 2 == 1 && at % 4 > 1 { -127.0 } else { 127.0 };
+        for n_tokens in [1, 2, 4, 7, 9, 17] {
+            let tokens: Vec<f32> = (0..n_tokens * WIDTH).map(|at| sign(at / WIDTH, at % WIDTH)).collect();
+            let product = |token: &[f32], row: &[f32]| row.iter().zip(token).map(|(weight, x)| weight * x).sum();
+            let products = |token| values.chunks(WIDTH).map(move |row| product(token, row));
+            let expected: Vec<f32> = tokens.chunks(WIDTH).flat_map(products).collect();
+            for buffers in [None, foredraft::llama::kernels_are_used().then(|| ggml::extra_buffers().expect("panels"))]
+            {
+                assert_eq!(weights.times_in(buffers, &tokens, 1), expected, "format {format}, {n_tokens} tokens");
+            }
         }
     }
 }

@@ -7,8 +7,8 @@
 //   long formats: blocks of 256 weights in PARTS parts. weight = scale * part's scale * (number - OFFSET), or
 //                 scale * part's scale * number - least * part's minimum.
 //
-// BITS says how large the numbers are: unsigned with 4, 5 or 6 bits; with 8 bits they are signed, and those levels whose instruction multiplies
-// unsigned numbers add 128 to them, which OFFSET takes away again.
+// BITS says how large the numbers are: unsigned with 2, 4, 5 or 6 bits; with 8 bits they are signed, and those levels whose instruction multiplies
+// unsigned numbers add 128 to them, which OFFSET takes away again. Long formats of 2 bits have one scale for all parts, and 1 as their OFFSET.
 //
 // ORDER says which weights a word has: four that follow each other (1), or, where a byte has 4 or 8 weights that follow each other, one of each of
 // the four bytes of a packed word, because their bits are at the same places. The tokens' numbers are put into the same order (`pack`).
@@ -398,6 +398,7 @@ struct Q6_K : LongFormat<GGML_TYPE_Q6_K, sizeof(block_q6_K), 6, 32, 16> {
                     words[0][word] = bit_or(low_4_bits(packed[word]), bit_and(of_low, two));
                     words[1][word] = bit_or(high_4_bits(packed[word]), bit_and(of_high, two));
                 }
+#pragma GCC unroll 4
                 for (int sixteen = 0; sixteen < 4; ++sixteen) {
                     use(8 * half + 4 * (sixteen / 2) + 2 * pair + sixteen % 2, words[sixteen / 2] + 4 * (sixteen % 2));
                 }
@@ -467,72 +468,63 @@ struct Q3_K : LongFormat<GGML_TYPE_Q3_K, sizeof(block_q3_K), 4, 4, 16> {
     }
 };
 
-// The scales of a long format without scales of parts.
-template <typename From> inline void only_scale(const From & from, LongScales & to) {
-    to.scale = from.odd_halves();
-    to.scales[0] = to.scales[1] = broadcast_8(1);
-}
-
-struct TQ2_0 : LongFormat<GGML_TYPE_TQ2_0, sizeof(block_tq2_0), 4, 1, 8> {
-    template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
+// Ternary weights. Four words are a part, so that registers hold what is packed, the part, and a few tokens' sums.
+struct TQ2_0 : LongFormat<GGML_TYPE_TQ2_0, sizeof(block_tq2_0), 2, 1, 16> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        for (int half = 0; half < 2; ++half) {
-            I32xN packed[8], words[8];
-            from.load_8(offsetof(block_tq2_0, qs) + 32 * half, packed);
+        for (int64_t sixteen = 0; sixteen < 4; ++sixteen) {
+            const int64_t first = sixteen / 2 * 8 + sixteen % 2;
+            I32xN packed[4], words[4];
+            from.load_4(offsetof(block_tq2_0, qs) + 16 * sixteen, packed);
+#pragma GCC unroll 4
             for (int quarter = 0; quarter < 4; ++quarter) {
-                for (int word = 0; word < 8; ++word) {
+                for (int word = 0; word < 4; ++word) {
                     words[word] = bit_and(packed[word], broadcast_8(0x03));
                     packed[word] = right_16<2>(packed[word]);
                 }
-                use(4 * half + quarter, words);
+                use(first + 2 * quarter, words);
             }
         }
     }
 };
 
-// Bytes with five digits of base 3 each, as fractions: three times a byte has its next digit above the lower eight bits. The bytes with even and those
-// with odd places are in the lower halves of 16-bit numbers.
-struct Digits {
-    I32xN even, odd;
+// A byte of TQ1_0 is a fraction, of 256, with five digits of base 3: the first is 1 from a third (86) on, and 2 from two thirds (171) on. Three times
+// the byte begins with the next digit. Here bytes are signed, 128 less, and so is three times such a byte.
+inline I32xN next_digit(I32xN & rest) {
+    const I32xN digit = compare_8(rest, 170 - 128);
+    rest = add_8(rest, add_8(rest, rest));
+    return digit;
+}
 
-    explicit Digits(I32xN packed) : even(bit_and(packed, broadcast(0x00ff00ff))), odd(right_16<8>(packed)) {}
-    I32xN next() {
-        const I32xN low = broadcast(0x00ff00ff), of_even = add_32(even, left_16<1>(even)), of_odd = add_32(odd, left_16<1>(odd));
-        even = bit_and(of_even, low);
-        odd = bit_and(of_odd, low);
-        return bit_or(right_16<8>(of_even), bit_and(of_odd, broadcast(0x03000300)));
+struct TQ1_0 : LongFormat<GGML_TYPE_TQ1_0, sizeof(block_tq1_0), 2, 1, 16> {
+    // Five digits of each of 16 bytes: the parts from `first` on that are STEP apart.
+    template <int STEP, typename From, typename Use>
+    static inline __attribute__((always_inline)) void unpack_16(const From & from, int offset, int64_t first, Use use) {
+        I32xN packed[4], words[4];
+        from.load_4(offset, packed);
+        for (I32xN & word : packed) {
+            word = bit_xor(word, broadcast_8(0x80));
+        }
+#pragma GCC unroll 5
+        for (int digit = 0; digit < 5; ++digit) {
+            for (int word = 0; word < 4; ++word) {
+                words[word] = next_digit(packed[word]);
+            }
+            use(first + STEP * digit, words);
+        }
     }
-};
-
-struct TQ1_0 : LongFormat<GGML_TYPE_TQ1_0, sizeof(block_tq1_0), 4, 1, 8> {
-    template <typename From> static void scales(const From & from, LongScales & to) { only_scale(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         static_assert(sizeof(block_tq1_0::qs) == 48 && offsetof(block_tq1_0, qh) == 48, "32 bytes, 16 bytes, and 4 bytes with 4 digits");
-        I32xN packed[8], words[24];
-        from.load_8(0, packed);
-        Digits first[8] = { Digits(packed[0]), Digits(packed[1]), Digits(packed[2]), Digits(packed[3]), Digits(packed[4]), Digits(packed[5]),
-            Digits(packed[6]), Digits(packed[7]) };
-        for (int part = 0; part < 5; ++part) {
-            for (int word = 0; word < 8; ++word) {
-                words[word] = first[word].next();
-            }
-            use(part, words);
+        for (int sixteen = 0; sixteen < 2; ++sixteen) {
+            unpack_16<2>(from, 16 * sixteen, sixteen, use);
         }
-        from.load_4(32, packed);
-        from.template load_few<48, 1>(packed + 4);
-        for (int word = 0; word < 4; ++word) {
-            Digits digits(packed[word]);
-            for (int digit = 0; digit < 5; ++digit) {
-                words[4 * digit + word] = digits.next();
-            }
+        unpack_16<1>(from, 32, 10, use);
+        I32xN packed[1], words[4];
+        from.template load_few<48, 1>(packed);
+        packed[0] = bit_xor(packed[0], broadcast_8(0x80));
+        for (I32xN & word : words) {
+            word = next_digit(packed[0]);
         }
-        Digits last(packed[4]);
-        for (int digit = 0; digit < 4; ++digit) {
-            words[20 + digit] = last.next();
-        }
-        for (int part = 5; part < 8; ++part) {
-            use(part, words + 8 * (part - 5));
-        }
+        use(15, words);
     }
 };
 

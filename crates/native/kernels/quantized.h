@@ -8,7 +8,7 @@ namespace {
 
 // The results of `pack` for a block of a token, in tiles of N tokens, so that addresses in the inner loop are constants:
 //   short: N x 32 numbers, N scales, N corrections (what OFFSET takes away; with HALVES, 16 bits for each half) or sums (scaled, for `least`)
-//   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers
+//   long:  N x 256 numbers, N scales, N x 16 sums of parts, of 16 or 32 numbers; for weights of 2 bits, N x 32 bytes that begin with `correction_of`
 // pairs.h says how the numbers of two tokens lie with I8MM.
 constexpr int SHORT_SIZE = 32 + 4 + 4, LONG_SIZE = 256 + 4 + 32;
 // Parts of short blocks that are unpacked together.
@@ -36,15 +36,19 @@ template <int PARTS> struct LongBlock {
 // Whether products are added in the order in which they stand here. Measured: 6 bits, and 8 bits that were not stored before, are faster in GCC's.
 template <int BITS, bool ARRANGED> constexpr bool IN_ORDER = BITS < 6 || (BITS == 8 && ARRANGED);
 
+// Whether the products of a part are summed apart and then added to what was before. Otherwise so few sums would wait for each other.
+template <int BITS, int T> constexpr bool SUMS_APART = BITS == 2 && T < 4;
+
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
-// `ARRANGED`: the words are (pairs.h).
+// `ARRANGED`: the words are (pairs.h). With 2 bits, no part has a scale, and where the level has no FOREDRAFT_DOT, a sum is two 16-bit numbers.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
 inline __attribute__((always_inline)) void add_products(const I32xN * words, const uint8_t * numbers, I32xN scale, I32xN * sums) {
+    constexpr bool IS_SCALED = IS_LONG && BITS != 2;
 #ifdef FOREDRAFT_DOT
     I32xN of_part[T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        of_part[t] = IS_LONG ? broadcast(0) : sums[t];
+        of_part[t] = IS_SCALED || SUMS_APART<BITS, T> ? broadcast(0) : sums[t];
     }
 #ifdef FOREDRAFT_NEON
 #if defined(FOREDRAFT_I8MM)
@@ -76,12 +80,14 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
 #endif
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        sums[t] = IS_LONG ? add_32(sums[t], mul_32(of_part[t], of_rows<T>(scale, t))) : of_part[t];
+        sums[t] = IS_SCALED             ? add_32(sums[t], mul_32(of_part[t], of_rows<T>(scale, t)))
+                  : SUMS_APART<BITS, T> ? add_32(sums[t], of_part[t])
+                                        : of_part[t];
     }
 #else
     // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
-    constexpr int GROUP = BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
-    const I32xN by = IS_LONG ? scale : broadcast(0x00010001);
+    constexpr int GROUP = BITS == 2 ? WORDS : BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
+    const I32xN by = IS_SCALED ? scale : broadcast(0x00010001);
 #pragma GCC unroll 8
     for (int group = 0; group < WORDS; group += GROUP) {
         I32xN pairs[T];
@@ -92,7 +98,8 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
             for (int t = 0; t < T; ++t) {
                 const I32xN four = broadcast(int_at(numbers + t * SIZE + 4 * word));
                 const I32xN product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
-                pairs[t] = word == group ? product : add_16_bits(pairs[t], product);
+                const bool begins = word == group && (BITS != 2 || SUMS_APART<BITS, T>);
+                pairs[t] = begins ? product : add_16_bits(word == group ? sums[t] : pairs[t], product);
                 if constexpr (IN_ORDER<BITS, ARRANGED>) {
                     keep(pairs[t]);
                 }
@@ -100,7 +107,7 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
         }
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            sums[t] = dot_16(sums[t], pairs[t], by);
+            sums[t] = BITS != 2 ? dot_16(sums[t], pairs[t], by) : SUMS_APART<BITS, T> ? add_16_bits(sums[t], pairs[t]) : pairs[t];
             if constexpr (IN_ORDER<BITS, ARRANGED>) {
                 keep(sums[t]);
             }
@@ -250,6 +257,47 @@ inline __attribute__((always_inline)) void expand(const LongScales & from, LongS
     }
 }
 
+// Reads and expands a block's scales.
+template <typename Format, typename Block>
+inline __attribute__((always_inline)) void scales_of(const Block & block, LongScalesOfParts<Format::PARTS> & to) {
+    if constexpr (Format::BITS == 2) {
+        to.scale = block.odd_halves();
+    } else {
+        LongScales scales;
+        Format::scales(block, scales);
+        expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, to);
+    }
+}
+
+// `correction_of`: what OFFSET takes away from the product of a block of 2 bits with these numbers. `corrected`: the product, of the sums without it.
+#ifdef FOREDRAFT_DOT
+inline int32_t correction_of(const int8_t * numbers) {
+    int32_t correction = 0;
+    for (int at = 0; at < 256; at += 16) {
+        correction -= reduce_add_16(numbers + at);
+    }
+    return correction;
+}
+inline I32xN corrected(I32xN sums, int32_t correction) { return add_32(sums, broadcast(correction)); }
+#else
+// Two 16-bit numbers, of 128 products each. A sum may overflow before it is corrected: then it is at most 128 * 2 * 127.
+inline int32_t correction_of(const int8_t * numbers) {
+    I32xN sums = broadcast(0);
+    for (int at = 0; at < 256; at += 4 * LANES) {
+        sums = add_16_bits(sums, pairs_8(broadcast_8(1), load(numbers + at)));
+    }
+    int16_t lanes[2 * LANES], of_pair[2] = {};
+    memcpy(lanes, &sums, sizeof lanes);
+    for (int lane = 0; lane < 2 * LANES; ++lane) {
+        of_pair[lane % 2] = int16_t(of_pair[lane % 2] - lanes[lane]);
+    }
+    return int_at(of_pair);
+}
+inline I32xN corrected(I32xN sums, int32_t correction) {
+    return dot_16(broadcast(0), add_16_bits(sums, broadcast(correction)), broadcast(0x00010001));
+}
+#endif
+
 // Adds a block's integer product with a token to the token's sum. `part_sums`: the sums of the token's parts.
 template <int PARTS, bool MINIMA> inline __attribute__((always_inline)) void add_block(
     I32xN product, const LongScalesOfParts<PARTS> & scales, int offset, float scale_of_token, const uint8_t * part_sums, F32xN & sum) {
@@ -269,13 +317,18 @@ template <int PARTS, bool MINIMA> inline __attribute__((always_inline)) void add
 }
 
 // Adds to `sums` what a block's parts have added to `products`.
-template <int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
+template <int BITS, int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
     I32xN * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, F32xN * sums) {
     separate<N>(products);
 #pragma GCC unroll 16
     for (int token = 0; token < N; ++token) {
         const float scale = float_at(numbers + N * 256 + 4 * token);
-        add_block<PARTS, MINIMA>(products[token], scales, offset, scale, numbers + N * 260 + token * 32, sums[token]);
+        const uint8_t * part_sums = numbers + N * 260 + token * 32;
+        if constexpr (BITS == 2) {
+            sums[token] = fma(to_floats(corrected(products[token], int_at(part_sums))), mul(scales.scale, broadcast_f32(scale)), sums[token]);
+        } else {
+            add_block<PARTS, MINIMA>(products[token], scales, offset, scale, part_sums, sums[token]);
+        }
     }
 }
 
@@ -290,7 +343,7 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
         add_all_products<BITS, WORDS, 256, true, N, true>(
             block.words + part * WORDS, numbers + part * 4 * WORDS, block.scales.of_part[part], products);
     }
-    add_long<PARTS, MINIMA, N>(products, block.scales, offset, numbers, to);
+    add_long<BITS, PARTS, MINIMA, N>(products, block.scales, offset, numbers, to);
 }
 
 // --- A format's functions -------------------------------------------------------------------------------------------------------------------
@@ -404,12 +457,10 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
         if constexpr (Format::IS_LONG) {
             auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
             Fetch<Format, Format::PARTS, Layout, TILE> fetch(rows, first + at);
-            LongScales scales;
-            Format::scales(block, scales);
-            expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, unpacked.scales);
+            scales_of<Format>(block, unpacked.scales);
             constexpr int WORDS = 64 / Format::PARTS;
             Format::unpack(
-                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
                     arrange<WORDS>(words, unpacked.words + part * WORDS);
                 });
@@ -419,7 +470,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
                     unpacked[part].scales = scales[Format::HALVES ? part : 0];
                     arrange<8>(words, unpacked[part].words);
                 });
@@ -439,12 +490,10 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             constexpr int WORDS = 64 / Format::PARTS;
             const uint8_t * of_tile = numbers + at * N * LONG_SIZE;
             Fetch<Format, Format::PARTS, Layout, N> fetch(rows, at);
-            LongScales packed;
-            Format::scales(block, packed);
             LongScalesOfParts<Format::PARTS> scales;
-            expand<Format::PARTS, Format::MINIMA, Format::SIGNED_SCALES>(packed, scales);
+            scales_of<Format>(block, scales);
             // A single token has two sums, because each waits for its last product.
-            constexpr int CHAINS = N == 1 ? 2 : 1;
+            constexpr int CHAINS = N == 1 && Format::BITS != 2 ? 2 : 1;
             I32xN products[CHAINS][N];
             for (int chain = 0; chain < CHAINS; ++chain) {
                 for (I32xN & product : products[chain]) {
@@ -452,7 +501,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
                 }
             }
             Format::unpack(
-                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
                     add_all_products<Format::BITS, WORDS, 256, true, N, false>(
                         words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
@@ -460,13 +509,13 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             if constexpr (CHAINS == 2) {
                 products[0][0] = add_32(products[0][0], products[1][0]);
             }
-            add_long<Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
+            add_long<Format::BITS, Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
         } else {
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
                     const uint8_t * of_tile = numbers + (at * Format::PARTS + part) * N * SHORT_SIZE;
                     add_short<Format::BITS, Format::MINIMA, Format::HALVES, N, false>(words, scales[Format::HALVES ? part : 0], of_tile, sums);
                 });
@@ -487,7 +536,7 @@ using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, F
 
 struct Format {
     ggml_type type;
-    int size, offset, n_parts, order;
+    int size, bits, offset, n_parts, order;
     bool is_long, minima, halves;
     // For weights as in the file, and in panels.
     void (*unpack[2])(const Rows &, int64_t, int, void *);
@@ -500,7 +549,7 @@ struct Format {
 template <typename F, int N> constexpr Multiply multiply_of() {
 #ifdef FOREDRAFT_DOT
     // The instruction is the same for all sizes of numbers, so the formats share their functions.
-    constexpr int BITS = 8;
+    constexpr int BITS = F::BITS == 2 ? 2 : 8;
 #else
     constexpr int BITS = F::BITS;
 #endif
@@ -543,7 +592,8 @@ template <typename F> struct Functions {
     static_assert(sizeof MULTIPLY / sizeof MULTIPLY[0] == TILE, "a function for each number of tokens");
 
     static constexpr Format make() {
-        return { F::TYPE, F::SIZE, F::OFFSET, F::PARTS, F::ORDER, F::IS_LONG, F::MINIMA, has_halves<F>(), { unpack<F, OfFile>, unpack<F, OfPanel> },
+        return { F::TYPE, F::SIZE, F::BITS, F::OFFSET, F::PARTS, F::ORDER, F::IS_LONG, F::MINIMA, has_halves<F>(),
+            { unpack<F, OfFile>, unpack<F, OfPanel> },
             { { multiply_few<F, OfFile, 1> },
                 { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
                     multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
@@ -655,6 +705,11 @@ inline void pack(const Format & format, const float * from, int token, int n, ui
         put_in_pair(numbers, 256, token, to);
     }
     memcpy(to + n * 256 + token * 4, &scale, sizeof scale);
+    if (format.bits == 2) {
+        const int32_t correction = correction_of(numbers);
+        memcpy(to + n * 260 + token * 32, &correction, sizeof correction);
+        return;
+    }
     int16_t sums[16] = {};
     for (int sixteen_of = 0; sixteen_of < 16; ++sixteen_of) {
         sums[sixteen_of * format.n_parts / 16] = int16_t(sums[sixteen_of * format.n_parts / 16] + reduce_add_16(numbers + 16 * sixteen_of));

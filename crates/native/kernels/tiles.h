@@ -96,9 +96,7 @@ template <typename Format, typename Layout> void fold(const Rows & rows, int64_t
     auto & folded = *static_cast<typename Folding<Format>::Block *>(to);
     const auto block = Layout::template block<Format>(rows, at);
     Fetch<Format, PARTS, Layout, TILE> fetch(rows, at);
-    LongScales scales;
-    Format::scales(block, scales);
-    expand<PARTS, Format::MINIMA, Format::SIGNED_SCALES>(scales, folded.scales);
+    scales_of<Format>(block, folded.scales);
     Format::unpack(
         block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
             fetch.part();

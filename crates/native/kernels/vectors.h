@@ -35,7 +35,13 @@ inline I32xN bit_xor(I32xN a, I32xN b) { return _mm512_xor_si512(a, b); }
 inline I32xN add_32(I32xN a, I32xN b) { return _mm512_add_epi32(a, b); }
 inline I32xN sub_32(I32xN a, I32xN b) { return _mm512_sub_epi32(a, b); }
 inline I32xN mul_32(I32xN a, I32xN b) { return _mm512_mullo_epi32(a, b); }
+inline I32xN add_8(I32xN a, I32xN b) { return _mm512_add_epi8(a, b); }
 inline I32xN sub_8(I32xN a, I32xN b) { return _mm512_sub_epi8(a, b); }
+// For signed bytes: 2 for those greater than `limit`, 0 for those less than -limit, 1 for the others.
+inline I32xN compare_8(I32xN a, int limit) {
+    const I32xN one = broadcast_8(1), greater = _mm512_mask_add_epi8(one, _mm512_cmpgt_epi8_mask(a, broadcast_8(limit)), one, one);
+    return _mm512_mask_sub_epi8(greater, _mm512_cmplt_epi8_mask(a, broadcast_8(-limit)), greater, one);
+}
 template <int N> inline I32xN right_16(I32xN a) { return _mm512_srli_epi16(a, N); }
 template <int N> inline I32xN left_16(I32xN a) { return _mm512_slli_epi16(a, N); }
 template <int N> inline I32xN signed_right_16(I32xN a) { return _mm512_srai_epi16(a, N); }
@@ -215,7 +221,11 @@ inline I32xN bit_xor(I32xN a, I32xN b) { return _mm256_xor_si256(a, b); }
 inline I32xN add_32(I32xN a, I32xN b) { return _mm256_add_epi32(a, b); }
 inline I32xN sub_32(I32xN a, I32xN b) { return _mm256_sub_epi32(a, b); }
 inline I32xN mul_32(I32xN a, I32xN b) { return _mm256_mullo_epi32(a, b); }
+inline I32xN add_8(I32xN a, I32xN b) { return _mm256_add_epi8(a, b); }
 inline I32xN sub_8(I32xN a, I32xN b) { return _mm256_sub_epi8(a, b); }
+inline I32xN compare_8(I32xN a, int limit) {
+    return add_8(sub_8(broadcast_8(1), _mm256_cmpgt_epi8(a, broadcast_8(limit))), _mm256_cmpgt_epi8(broadcast_8(-limit), a));
+}
 template <int N> inline I32xN right_16(I32xN a) { return _mm256_srli_epi16(a, N); }
 template <int N> inline I32xN left_16(I32xN a) { return _mm256_slli_epi16(a, N); }
 template <int N> inline I32xN signed_right_16(I32xN a) { return _mm256_srai_epi16(a, N); }

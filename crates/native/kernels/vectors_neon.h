@@ -32,7 +32,12 @@ inline I32xN bit_xor(I32xN a, I32xN b) { return veorq_s32(a, b); }
 inline I32xN add_32(I32xN a, I32xN b) { return vaddq_s32(a, b); }
 inline I32xN sub_32(I32xN a, I32xN b) { return vsubq_s32(a, b); }
 inline I32xN mul_32(I32xN a, I32xN b) { return vmulq_s32(a, b); }
+inline I32xN add_8(I32xN a, I32xN b) { return ints(vaddq_u8(bytes(a), bytes(b))); }
 inline I32xN sub_8(I32xN a, I32xN b) { return ints(vsubq_u8(bytes(a), bytes(b))); }
+inline I32xN compare_8(I32xN a, int limit) {
+    const I32xN greater = ints(vcgtq_s8(signed_bytes(a), signed_bytes(broadcast_8(limit))));
+    return add_8(sub_8(broadcast_8(1), greater), ints(vcltq_s8(signed_bytes(a), signed_bytes(broadcast_8(-limit)))));
+}
 template <int N> inline I32xN right_16(I32xN a) { return ints(vshrq_n_u16(halves(a), N)); }
 template <int N> inline I32xN left_16(I32xN a) { return ints(vshlq_n_u16(halves(a), N)); }
 template <int N> inline I32xN signed_right_16(I32xN a) { return ints(vshrq_n_s16(signed_halves(a), N)); }
