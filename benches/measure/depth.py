@@ -19,7 +19,7 @@ from engines import Engine, at_once, library
 def ours(lib, args, cache, depth):
     """For each number of slots: tokens per second of the prompt, and of decoding in all slots after it."""
     slots = max(args.slots)
-    config = {"n_ctx": slots * (depth + 2 * args.n_predict + 64), "n_parallel": slots, "cache_type_k": cache, "cache_type_v": cache}
+    config = {"cpu_level": args.level, "n_ctx": slots * (depth + 2 * args.n_predict + 64), "n_parallel": slots, "cache_type_k": cache, "cache_type_v": cache}
     with Engine(lib, model=args.model, n_threads=args.n_threads, n_threads_batch=args.n_threads, **config) as engine:
         engine.wait_for_panels()
         prompt = [random.randrange(1000, 40000) for _ in range(depth)]
@@ -54,6 +54,7 @@ def options(parser):
     parser.add_argument("model")
     parser.add_argument("--bench")
     parser.add_argument("--ik")
+    parser.add_argument("--level", help="cpu_level of this library")
     parser.add_argument("--depths", type=numbers, default=[512, 4096])
     parser.add_argument("--slots", type=numbers, default=[1, 4])
     parser.add_argument("--cache", default="f16,q8_0")

@@ -120,7 +120,7 @@ fn panels_of_a_draft_have_fewer_bits_where_that_is_faster() {
         }
         engine
     };
-    let (in_file, measured) = (engine(json!({})), engine(json!({"draft_weights": "measured"})));
+    let (in_file, measured) = (engine(json!({"draft_weights": "file"})), engine(json!({})));
     let (of_file, found) = (counts(&in_file), counts(&measured));
     let layout = |engine: &JsonEngine| engine.status()["cpu"]["layout"]["draft"]["q8_0"]["type"].clone();
     assert_eq!(layout(&in_file), Value::Null);

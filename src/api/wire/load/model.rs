@@ -61,7 +61,7 @@ pub(super) fn draft(fields: &mut Fields, target: &ModelParams) -> Result<Option<
         use_devices(&mut model, of_target);
     }
     set(&mut model.n_gpu_layers, n_gpu_layers);
-    set(&mut model.weights, weights);
+    model.weights = weights.unwrap_or(WeightType::Measured);
     use_devices(&mut model, devices);
     Ok(Some(model))
 }
