@@ -162,6 +162,7 @@ struct Group {
         : cells(operation.cells(head)), n_blocks(int(min_of(n, operation.division.blocks_of_head - first))) {
         for (int b = 0; b < n_blocks; ++b) {
             blocks[b] = operation.block(head, first + b, memory + b * block_size(operation.of.n_cells));
+            blocks[b].is_near = b > 0;
         }
     }
 

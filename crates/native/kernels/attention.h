@@ -103,6 +103,8 @@ template <typename Use> void with_rows(int n, Use use) {
 // Rows that share keys and values.
 struct Block {
     int n_rows;
+    // Whether a block before it has read the same keys and values, so that a cache has them.
+    bool is_near;
     const float * queries[ROWS];
     // NULL: nothing is masked.
     const uint16_t * masks[ROWS];
@@ -154,7 +156,7 @@ template <int R, typename Keys>
 void score(const Attention & of, const Block & block, const char * const * keys, int from, int to, float (*scores)[CHUNK]) {
     constexpr int KEYS = SUMS / power_of_two_from(R), WIDTH = 16 * Keys::PIECES;
     for (int at = from; at < to; at += KEYS) {
-        for (int t = 0; t < KEYS; ++t) {
+        for (int t = 0; t < KEYS && !block.is_near; ++t) {
             fetch(keys[at + t + AHEAD], size_t(of.n_key / WIDTH * Keys::SIZE));
         }
         F32x16 sum[R][KEYS];
@@ -181,38 +183,29 @@ void score(const Attention & of, const Block & block, const char * const * keys,
             }
         }
         if constexpr (Keys::PIECES == 1) {
-            for (int t = 0; t < KEYS && d < of.n_key; ++t) {
-                const F32x16 k = Keys::load_first(keys[at + t] + from_start, of.n_key - d);
-                for (int r = 0; r < R; ++r) {
-                    sum[r][t] = fma_x16(k, load_part<F32>(block.queries[r] + d, of.n_key - d), sum[r][t]);
+            if (d < of.n_key) {
+#pragma GCC unroll 16
+                for (int t = 0; t < KEYS; ++t) {
+                    const F32x16 k = Keys::load_first(keys[at + t] + from_start, of.n_key - d);
+#pragma GCC unroll 16
+                    for (int r = 0; r < R; ++r) {
+                        sum[r][t] = fma_x16(k, load_part<F32>(block.queries[r] + d, of.n_key - d), sum[r][t]);
+                    }
                 }
             }
         }
-        if constexpr (R * KEYS == 16) {
-            float totals[16];
+        constexpr int N = R * KEYS;
+        float totals[(N + 3) / 4 * 4];
+        const F32x16 * all = &sum[0][0];
+        if constexpr (N == 16) {
             store_x16(totals, reduce_16(&sum[0][0]));
-            for (int r = 0; r < R; ++r) {
-                memcpy(scores[r] + at, totals + r * KEYS, KEYS * sizeof(float));
+        } else {
+            for (int i = 0; i < N; i += 4) {
+                store_reduced(totals + i, all[i], all[min_of(i + 1, N - 1)], all[min_of(i + 2, N - 1)], all[min_of(i + 3, N - 1)]);
             }
-            continue;
         }
         for (int r = 0; r < R; ++r) {
-            if constexpr (KEYS % 4 == 0) {
-                for (int t = 0; t < KEYS; t += 4) {
-                    store_reduced(scores[r] + at + t, sum[r][t], sum[r][t + 1], sum[r][t + 2], sum[r][t + 3]);
-                }
-            } else if constexpr (KEYS == 2 && R % 2 == 0) {
-                float four[4];
-                if (r % 2 == 0) {
-                    store_reduced(four, sum[r][0], sum[r][1], sum[r + 1][0], sum[r + 1][1]);
-                    memcpy(scores[r] + at, four, sizeof four / 2);
-                    memcpy(scores[r + 1] + at, four + 2, sizeof four / 2);
-                }
-            } else {
-                for (int t = 0; t < KEYS; ++t) {
-                    scores[r][at + t] = reduce_add(sum[r][t]);
-                }
-            }
+            memcpy(scores[r] + at, totals + r * KEYS, KEYS * sizeof(float));
         }
     }
 }
@@ -323,7 +316,8 @@ inline void weigh(const Attention & of, const Block & block, const Cells & cells
 
 // The cells of a chunk that have a weight in one of R rows: their values, and each row's weight, a whole number.
 template <int R> struct Weighted {
-    int n;
+    int64_t n;
+    bool is_near;
     // Then those that are needed next.
     const char * values[CHUNK + AHEAD];
     float weights[R][CHUNK];
@@ -343,8 +337,9 @@ template <int R, int N, typename Values> void add_slice(const Weighted<R> & from
     const size_t from_start = size_t(at / (16 * PIECES) * Values::SIZE);
     // The first slice of a line fetches it.
     constexpr size_t SIZE = N * Values::SIZE / PIECES;
-    const size_t ahead = size_t(at / 16 * Values::SIZE / PIECES) % 64 < SIZE ? SIZE : 0;
-    for (int j = 0; j < from.n; ++j) {
+    const size_t ahead = !from.is_near && size_t(at / 16 * Values::SIZE / PIECES) % 64 < SIZE ? SIZE : 0;
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < from.n; ++j) {
         fetch(from.values[j + AHEAD] + from_start, ahead);
         F32x16 v[N];
         for (int n = 0; n < N; ++n) {
@@ -455,9 +450,10 @@ private:
         }
         // The weights of used cells move together.
         weighted.n = 0;
+        weighted.is_near = block.is_near;
         const bool is_dense = used == ~uint64_t(0);
         for (; used != 0; used &= used - 1) {
-            const int j = is_dense ? weighted.n : __builtin_ctzll(used);
+            const int64_t j = is_dense ? weighted.n : __builtin_ctzll(used);
             weighted.values[weighted.n] = cells.value(from + j);
             if (j != weighted.n) {
                 for (int r = 0; r < R; ++r) {
