@@ -5,12 +5,13 @@
 // instructions that the processor lacks. tests/kernels.rs looks for such functions.
 #include "attend.h"
 #include "delta_net.h"
+#include "smaller.h"
 
 namespace foredraft::FOREDRAFT_LEVEL {
 
 constexpr Kernels with(bool (*multiply)(const ggml_compute_params *, const ggml_tensor *)) {
-    return { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, blocks_of_panels, can_attend, attention_size, attend,
-        can_delta_net, delta_net };
+    return { multiplies, can_multiply, multiply_size, multiply, LANES, has_panels, make_panels, make_blocks, blocks_of_panels, can_attend,
+        attention_size, attend, can_delta_net, delta_net };
 }
 
 extern const Kernels KERNELS;

@@ -17,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <numeric>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -168,55 +167,6 @@ void * map_again(uintptr_t first, size_t size) {
 
 // The type of weights that become smaller.
 constexpr ggml_type SMALLER = GGML_TYPE_Q4_0;
-constexpr int BLOCK = 32, BLOCK_SIZE = sizeof(ggml_fp16_t) + BLOCK / 2;
-// The weight that is furthest from 0 in a block becomes one of these, before it is rounded: the one that gives the least squared error. ggml takes -8 for
-// all, with which the error of the rows of a 0.5 B model is .103 to .117 of the weights; with these it is .086 to .098.
-constexpr float FURTHEST[] = { -8.5f, -8.0f, -7.5f, -7.0f };
-// Sums beside each other, for vectors.
-constexpr int SUMS = 8;
-
-// The nearest whole number, of a small one.
-inline float nearest(float x) {
-    constexpr float LARGE = 3 << 22;
-    return x + LARGE - LARGE;
-}
-
-// Makes blocks of SMALLER of `n` weights.
-void make_blocks(const float * from, int64_t n, uint8_t * to) {
-    for (const float * const end = from + n; from < end; from += BLOCK, to += BLOCK_SIZE) {
-        float lows[SUMS] = {}, highs[SUMS] = {};
-        for (int first = 0; first < BLOCK; first += SUMS) {
-            for (int i = 0; i < SUMS; ++i) {
-                lows[i] = std::min(lows[i], from[first + i]);
-                highs[i] = std::max(highs[i], from[first + i]);
-            }
-        }
-        const float low = *std::min_element(lows, lows + SUMS), high = *std::max_element(highs, highs + SUMS);
-        float least_error = 0, best[BLOCK] = {};
-        for (const float becomes : FURTHEST) {
-            const ggml_fp16_t scale = ggml_fp32_to_fp16((-low > high ? low : high) / becomes);
-            const float by = ggml_fp16_to_fp32(scale), inverse = by != 0 ? 1 / by : 0;
-            float errors[SUMS] = {}, numbers[BLOCK];
-            for (int first = 0; first < BLOCK; first += SUMS) {
-                for (int i = 0; i < SUMS; ++i) {
-                    const float number = std::max(-8.0f, std::min(7.0f, nearest(from[first + i] * inverse)));
-                    const float error = from[first + i] - number * by;
-                    errors[i] += error * error;
-                    numbers[first + i] = number;
-                }
-            }
-            const float error = std::accumulate(errors, errors + SUMS, 0.0f);
-            if (becomes == FURTHEST[0] || error < least_error) {
-                least_error = error;
-                memcpy(to, &scale, sizeof scale);
-                memcpy(best, numbers, sizeof best);
-            }
-        }
-        for (int i = 0; i < BLOCK / 2; ++i) {
-            to[sizeof(ggml_fp16_t) + i] = uint8_t((int(best[i]) + 8) | (int(best[i + BLOCK / 2]) + 8) << 4);
-        }
-    }
-}
 
 // Makes panels of `n_rows` rows of a tensor with weights of another type. Returns false without memory.
 bool make_smaller(const ggml_tensor * tensor, const uint8_t * rows, int64_t n_rows, uint8_t * to) {
@@ -230,7 +180,7 @@ bool make_smaller(const ggml_tensor * tensor, const uint8_t * rows, int64_t n_ro
     for (int64_t row = 0; row < n_rows; row += at_once) {
         const int64_t n = std::min(at_once, n_rows - row);
         ggml_get_type_traits(tensor->type)->to_float(rows + row * in_file, floats.get(), n * width);
-        make_blocks(floats.get(), n * width, quantized.get());
+        kernels()->make_blocks(floats.get(), n * width, quantized.get());
         kernels()->make_panels(SMALLER, quantized.get(), n, width, to + row * of_row);
     }
     return true;

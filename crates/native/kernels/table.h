@@ -65,6 +65,8 @@ struct Kernels {
     bool (*has_panels)(ggml_type type);
     // Makes panels of rows that are as in a file; `to` has room for whole panels.
     void (*make_panels)(ggml_type type, const uint8_t * from, int64_t n_rows, int64_t width, uint8_t * to);
+    // Rounds `n` weights, whole blocks, to Q4_0.
+    void (*make_blocks)(const float * from, int64_t n, uint8_t * to);
     // `n` blocks of a row of panels, from the block `first` on, as in a file.
     void (*blocks_of_panels)(ggml_type type, const uint8_t * panels, int64_t row, int64_t width, int64_t first, int64_t n, uint8_t * to);
     bool (*can_attend)(const ggml_tensor * dst);

@@ -38,7 +38,7 @@ const MARGIN: f64 = 0.9;
 /// A choice is close where one of the two times would change it by this part of itself. It is measured again, at most so many times in all.
 const CLOSE: f64 = 0.1;
 const MOST_MEASUREMENTS: usize = 4;
-/// The type of the panels of weights that become smaller, as `making.cpp` makes them.
+/// The type of the panels of weights that become smaller, as `smaller.h` makes them.
 pub const SMALLER: &str = "q4_0";
 const SMALLER_FORMAT: u32 = sys::GGML_TYPE_Q4_0;
 /// The width of rows whose sizes are compared: a multiple of every type's blocks.

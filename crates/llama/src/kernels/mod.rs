@@ -22,6 +22,7 @@
 //! | `states.h`, `states.cpp`, `graph.h` | gated delta nets that read and write their states in the cache |
 //! | `panels.cpp` | weights in panels: the type of buffers that ggml sees |
 //! | `making.cpp` | makes panels, during a load or after it, while the model is in use |
+//! | `smaller.h` | rounds the weights of a draft model to fewer bits, for its panels |
 //! | `layouts.rs`, `layout_cost.cpp` | which layout each type of weights gets, by measuring both |
 //! | `order.cpp` | the order in which attention sums a cache's cells |
 //! | `barrier.c` | the barrier |
