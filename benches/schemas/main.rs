@@ -24,7 +24,7 @@ use foredraft_base::error::Result;
 use foredraft_base::work::Work;
 use foredraft_base::{Token, TokenData, TokenTree, Vocabulary};
 use foredraft_grammar::Grammar;
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 use foredraft_schema::{CompileOptions, Schema};
 use serde_json::{Value, json};
 
@@ -138,9 +138,9 @@ fn result(vocabulary: &Arc<FileVocabulary>, job: &Value, is_open: bool, checks: 
 
 fn compile(vocabulary: &Arc<FileVocabulary>, schema: &Value, is_open: bool) -> Result<Grammar> {
     let work = Work::new(STEPS, None);
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let options = CompileOptions { drop_unenforceable: true, is_open, any_order: is_open, is_lenient: false };
-    let compiled = Schema::new(schema, &work)?.compile(&options, &mut tree)?;
+    let compiled = Schema::new(schema, &work)?.compile(&options, &tree)?;
     Grammar::from_tree(Arc::clone(vocabulary) as _, tree, compiled.node, &work)
 }
 

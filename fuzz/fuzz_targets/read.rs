@@ -1,14 +1,14 @@
 //! Reads any text with any tree of rules: in pieces as at once, and nothing is taken back.
 #![no_main]
 
-use foredraft_grammar::tree::{Each, Mark, NodeId, Tree};
+use foredraft_grammar::tree::{Each, Mark, NodeId, TreeBuilder};
 use foredraft_grammar::{CompletionReader, ReadEvent};
 use libfuzzer_sys::fuzz_target;
 
 const MARKS: [Mark; 5] = [Mark::Reasoning, Mark::Content, Mark::Name, Mark::Verbatim, Mark::Text];
 
 /// Builds a tree by a program: each byte adds a node, of those that it takes from a stack.
-fn build(tree: &mut Tree, program: &[u8]) -> NodeId {
+fn build(tree: &TreeBuilder, program: &[u8]) -> NodeId {
     let mut nodes = vec![tree.text("a")];
     for byte in program {
         let mut take = || if nodes.len() > 1 { nodes.pop() } else { nodes.last().copied() };
@@ -69,8 +69,8 @@ fn show(shown: &mut String, event: ReadEvent<'_>) {
 
 fuzz_target!(|bytes: &[u8]| {
     let (program, text) = bytes.split_at(bytes.len() / 2);
-    let mut tree = Tree::new();
-    let root = build(&mut tree, program);
+    let tree = TreeBuilder::new();
+    let root = build(&tree, program);
     let Ok(reader) = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()) else { return };
     let (mut whole, mut expected) = (reader.clone(), String::new());
     whole.push(text, &mut |event| show(&mut expected, event));

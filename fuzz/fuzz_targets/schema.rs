@@ -2,7 +2,7 @@
 #![no_main]
 
 use foredraft_base::work::Work;
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 use foredraft_schema::{CompileOptions, Notation, Schema, Values};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,10 +16,10 @@ fuzz_target!(|bytes: &[u8]| {
             any_order: drop_unenforceable,
             is_lenient: false,
         };
-        let mut tree = Tree::new();
+        let tree = TreeBuilder::new();
         for notation in [Notation::Json, Notation::Python, Notation::Gemma] {
-            let _ = Values::new(&mut tree, notation, options).value(&schema);
-            let _ = schema.compile_argument(&["</parameter>"], notation, &options, &mut tree);
+            let _ = Values::new(&tree, notation, options).value(&schema);
+            let _ = schema.compile_argument(&["</parameter>"], notation, &options, &tree);
         }
         assert!(!tree.is_too_large());
     }

@@ -65,13 +65,12 @@ impl ChatFormat {
         if !has_calls && request.document.is_none() {
             return Ok(None);
         }
-        let mut builder = TurnBuilder::new(self, request.tools, false);
+        let builder = TurnBuilder::new(self, request.tools, false);
         let root = match request.is_required || request.document.is_some() {
             true => builder.required(request)?,
             false => builder.free(request)?,
         };
-        let TurnBuilder { tree, unenforced, .. } = builder;
-        let tree = Arc::new(tree);
+        let (tree, unenforced) = (Arc::<Tree>::from(builder.tree), builder.unenforced.into_inner());
         // A text that is continued can be one that the grammar does not allow.
         let mut reader = CompletionReader::new(Arc::clone(&tree), root, work)?;
         reader.push_within(start.opened.as_bytes(), work, &mut |_| {})?;
@@ -86,14 +85,14 @@ impl ChatFormat {
 /// # Errors
 /// As [`ChatFormat::grammar`].
 pub(crate) fn lenient(format: &ChatFormat, tools: &[Tool]) -> Result<(Arc<Tree>, NodeId)> {
-    let mut builder = TurnBuilder::new(format, tools, true);
+    let builder = TurnBuilder::new(format, tools, true);
     let root = builder.free(&TurnRequest { tools, parallel: true, ..TurnRequest::default() })?;
-    Ok((Arc::new(builder.tree), root))
+    Ok((builder.tree.into(), root))
 }
 
 impl TurnBuilder<'_> {
     /// A turn of reasoning, content and calls in any order.
-    fn free(&mut self, request: &TurnRequest) -> Result<NodeId> {
+    fn free(&self, request: &TurnRequest) -> Result<NodeId> {
         let forms = self.forms(request)?;
         let delimiters = self.delimiters(&forms, request.tools);
         let after_calls = match request.parallel {
@@ -102,13 +101,13 @@ impl TurnBuilder<'_> {
         };
         let (begun, after) = self.parts(&forms, &delimiters, after_calls, request);
         let Some(end) = self.bare_end() else { return Ok(begun) };
-        let (space, anchored) = (self.space(), self.first_of(&[after], begun));
-        let bare = self.tree.seq(&[space, end, space, anchored]);
+        let space = self.space();
+        let bare = self.tree.seq(&[space, end, space, self.first_of(&[after], begun)]);
         Ok(self.tree.alt(&[bare, begun]))
     }
 
     /// The end of reasoning alone, which means nothing at the beginning of a turn.
-    fn bare_end(&mut self) -> Option<NodeId> {
+    fn bare_end(&self) -> Option<NodeId> {
         let block = self.format.reasoning.as_ref().filter(|_| !self.format.is_reasoning_content)?;
         let between = cores(&self.format.between);
         let ends: Vec<String> = cores(&block.ends).into_iter().filter(|end| !between.contains(end)).collect();
@@ -145,15 +144,14 @@ impl TurnBuilder<'_> {
     /// The parts that a turn can have at its beginning or after another one: with content at once, and behind a part with an end of its own.
     /// `after_calls`: what may follow calls, if not the same.
     fn parts(
-        &mut self,
+        &self,
         forms: &[CallForm],
         delimiters: &[String],
         after_calls: Option<NodeId>,
         request: &TurnRequest,
     ) -> (NodeId, NodeId) {
         let delimiters: Vec<&str> = delimiters.iter().map(String::as_str).collect();
-        let content = self.tree.free_text(&delimiters);
-        let content = self.tree.mark(Mark::Content, content);
+        let content = self.tree.mark(Mark::Content, self.tree.free_text(&delimiters));
         let (space, rest) = (self.space(), self.tree.declare());
         let text = self.tree.seq(&[content, rest]);
         // Where messages have recipients, a mask lets no text stand outside of them.
@@ -175,11 +173,9 @@ impl TurnBuilder<'_> {
         }
         // A repeated header comes before calls, too, and would begin a message to another recipient.
         let has_others = self.is_lenient && !self.format.foreign.is_empty();
-        let header = self.words(if has_others { &self.format.before_calls } else { "" });
-        let header = self.tree.opt(header);
+        let header = self.tree.opt(self.words(if has_others { &self.format.before_calls } else { "" }));
         for form in forms.iter().filter(|form| !form.is_anchored) {
-            let call = self.call(form);
-            ways.push(self.tree.seq(&[space, header, space, call, after_calls]));
+            ways.push(self.tree.seq(&[space, header, space, self.call(form), after_calls]));
         }
         if let Some(block) = &self.format.content {
             for (texts, next) in [(&block.begins, text), (&block.ends, after)] {
@@ -195,15 +191,14 @@ impl TurnBuilder<'_> {
         }
         ways.extend(foreign.map(|(_, broken)| broken));
         ways.push(self.tree.empty());
-        let ways = self.tree.alt(&ways);
-        self.tree.define(rest, ways);
+        self.tree.define(rest, self.tree.alt(&ways));
         (begun, after)
     }
 
     /// Reasoning and what follows it. Calls inside of it count only at the end of the turn, because models also reason about calls. With
     /// `in_content`, which may follow the beginning of the content's block, that beginning also ends reasoning, and reasoning may break off.
     fn reasoning(
-        &mut self,
+        &self,
         block: &Block,
         forms: &[CallForm],
         request: &TurnRequest,
@@ -215,96 +210,76 @@ impl TurnBuilder<'_> {
         let content = self.format.content.as_ref().filter(|_| in_content.is_some() && !ends.is_empty());
         let content = content.map_or(Vec::new(), |content| cores(&content.begins));
         let space = self.space();
-        let begin = self.tree.seq(&[space, begin]);
-        let (begin, gap) = (self.shown(begin), self.shown(space));
+        let (begin, gap) = (self.shown(self.tree.seq(&[space, begin])), self.shown(space));
         let thought = self.tree.free_text(&ends.iter().chain(&content).map(String::as_str).collect::<Vec<_>>());
         let mark = if self.format.is_reasoning_content { Mark::Content } else { Mark::Reasoning };
         let thought = self.tree.mark(mark, thought);
+        let inside = |parts: &[NodeId]| self.tree.mark(Mark::ReasoningBlock, self.tree.seq(parts));
         let mut ways = Vec::new();
         for form in forms.iter().filter(|form| !form.is_anchored) {
-            let inside = self.tree.seq(&[gap, thought, space, form.tag]);
-            let inside = self.tree.mark(Mark::ReasoningBlock, inside);
+            let inside = inside(&[gap, thought, space, form.tag]);
             let more = self.more_calls(form, form.rest_inside, request);
-            let end = self.turn_end();
-            ways.push(self.tree.seq(&[inside, form.rest_inside, more, end]));
+            ways.push(self.tree.seq(&[inside, form.rest_inside, more, self.turn_end()]));
         }
         match self.tag(&ends) {
             Some(end) => {
-                let end = self.tree.seq(&[space, end]);
-                let end = self.shown(end);
-                let inside = self.tree.seq(&[gap, thought, end]);
-                let inside = self.tree.mark(Mark::ReasoningBlock, inside);
-                ways.push(self.tree.seq(&[inside, after]));
+                let end = self.shown(self.tree.seq(&[space, end]));
+                ways.push(self.tree.seq(&[inside(&[gap, thought, end]), after]));
                 if let Some(in_content) = in_content {
-                    let inside = self.tree.seq(&[gap, thought, gap]);
-                    let inside = self.tree.mark(Mark::ReasoningBlock, inside);
                     let begun = self.tag(&content).map(|begin| self.tree.seq(&[begin, in_content]));
-                    let rest: Vec<NodeId> = begun.into_iter().chain([self.tree.empty()]).collect();
-                    let rest = self.tree.alt(&rest);
-                    ways.push(self.tree.seq(&[inside, rest]));
+                    let rest = self.first_of(begun.as_slice(), self.tree.empty());
+                    ways.push(self.tree.seq(&[inside(&[gap, thought, gap]), rest]));
                 }
             }
-            None => {
-                let inside = self.tree.seq(&[gap, thought]);
-                let inside = self.tree.mark(Mark::ReasoningBlock, inside);
-                ways.push(self.tree.seq(&[inside, after]));
-            }
+            None => ways.push(self.tree.seq(&[inside(&[gap, thought]), after])),
         }
         // Nothing else begins so, although its tag may begin another text.
-        let (commit, ways) = (self.tree.commit(), self.tree.alt(&ways));
-        Some(self.tree.seq(&[begin, commit, ways]))
+        Some(self.tree.seq(&[begin, self.tree.commit(), self.tree.alt(&ways)]))
     }
 
     /// Text around reasoning, which is content if reasoning is.
-    fn shown(&mut self, node: NodeId) -> NodeId {
+    fn shown(&self, node: NodeId) -> NodeId {
         if self.format.is_reasoning_content { self.tree.mark(Mark::Content, node) } else { node }
     }
 
     /// A message to a recipient that the request does not offer, and what follows; and one that breaks off. `None`: the format has none, or a
     /// mask forbids them.
-    fn foreign(&mut self, rest: NodeId) -> Option<(NodeId, NodeId)> {
+    fn foreign(&self, rest: NodeId) -> Option<(NodeId, NodeId)> {
         if !self.is_lenient || self.format.foreign.is_empty() {
             return None;
         }
         let content = self.format.content.iter().flat_map(|block| &block.ends);
         let ends: Vec<&str> = content.chain(&self.format.between).map(|text| core(text)).collect();
-        let (space, name, body) = (self.space(), self.tree.until(&[" ", "<|"]), self.tree.free_text(&ends));
-        let (name, commit, broken) = (self.tree.mark(Mark::Name, name), self.tree.commit(), self.tree.free_text(&[]));
-        let (message, mut whole, mut begins) = (self.tree.text("<|message|>"), Vec::new(), Vec::new());
-        let (blank, channel, nothing) = (self.tree.text(" "), self.tree.text(CHANNEL), self.tree.empty());
+        let (space, body, message) = (self.space(), self.tree.free_text(&ends), self.tree.text("<|message|>"));
+        let name = self.tree.mark(Mark::Name, self.tree.until(&[" ", "<|"]));
         let header = self.tree.until(&["<|message|>", CHANNEL]);
+        let (mut whole, mut begins) = (Vec::new(), Vec::new());
         for begin in &self.format.foreign {
-            let mut headers = vec![self.tree.seq(&[blank, header]), nothing];
+            let mut headers = vec![self.tree.seq(&[self.tree.text(" "), header]), self.tree.empty()];
             // A message has one channel.
             if !begin.contains(CHANNEL) {
-                headers.push(self.tree.seq(&[channel, header]));
+                headers.push(self.tree.seq(&[self.tree.text(CHANNEL), header]));
             }
-            let header = self.tree.alt(&headers);
-            let foreign = self.tree.seq(&[name, header, message, commit, body]);
-            let (begin, foreign) = (self.tree.text(core(begin)), self.tree.mark(Mark::Foreign, foreign));
-            whole.push(self.tree.seq(&[space, begin, foreign, rest]));
+            let foreign = self.tree.seq(&[name, self.tree.alt(&headers), message, self.tree.commit(), body]);
+            let begin = self.tree.text(core(begin));
+            whole.push(self.tree.seq(&[space, begin, self.tree.mark(Mark::Foreign, foreign), rest]));
             begins.push(begin);
         }
-        let (whole, begin, broken) = (self.tree.alt(&whole), self.tree.alt(&begins), self.tree.seq(&[name, broken]));
-        let broken = self.tree.mark(Mark::Foreign, broken);
-        Some((whole, self.tree.seq(&[space, begin, broken])))
+        let broken = self.tree.mark(Mark::Foreign, self.tree.seq(&[name, self.tree.free_text(&[])]));
+        Some((self.tree.alt(&whole), self.tree.seq(&[space, self.tree.alt(&begins), broken])))
     }
 
     /// A turn of calls or a document, with reasoning before it.
-    fn required(&mut self, request: &TurnRequest) -> Result<NodeId> {
+    fn required(&self, request: &TurnRequest) -> Result<NodeId> {
         let forms = self.forms(request)?;
         let mut after = Vec::new();
         // Calls that nothing surrounds begin at once, or a model could write space for ever.
         let is_bare = self.format.reasoning.is_none() && forms.iter().all(|form| form.is_anchored);
         if !forms.is_empty() {
             let before = self.before(&self.format.before_calls, is_bare && request.document.is_none());
-            let mut calls = Vec::new();
-            for form in &forms {
-                let (call, more) = (self.call(form), self.more_calls(form, form.rest, request));
-                calls.push(self.tree.seq(&[call, more]));
-            }
-            let (calls, end) = (self.tree.alt(&calls), self.turn_end());
-            after.push(self.tree.seq(&[before, calls, end]));
+            let calls = |form| self.tree.seq(&[self.call(form), self.more_calls(form, form.rest, request)]);
+            let calls: Vec<NodeId> = forms.iter().map(calls).collect();
+            after.push(self.tree.seq(&[before, self.tree.alt(&calls), self.turn_end()]));
         }
         if let Some((schema, options)) = request.document.filter(|_| !request.is_required || forms.is_empty()) {
             after.push(self.document(schema, &options)?);
@@ -315,32 +290,27 @@ impl TurnBuilder<'_> {
             ways.extend(self.reasoning(block, &forms, request, after, None));
         }
         if let Some(end) = self.bare_end() {
-            let gap = self.gap();
-            ways.push(self.tree.seq(&[gap, end, after]));
+            ways.push(self.tree.seq(&[self.gap(), end, after]));
         }
         ways.push(after);
         Ok(self.tree.alt(&ways))
     }
 
     /// The text between reasoning and calls or content.
-    fn before(&mut self, text: &str, is_bare: bool) -> NodeId {
+    fn before(&self, text: &str, is_bare: bool) -> NodeId {
         let gap = if is_bare { self.tree.empty() } else { self.gap() };
-        let words = self.words(text);
-        let words = self.tree.opt(words);
-        self.tree.seq(&[gap, words, gap])
+        self.tree.seq(&[gap, self.tree.opt(self.words(text)), gap])
     }
 
     /// The content's block with a document.
-    fn document(&mut self, schema: &Schema, options: &CompileOptions) -> Result<NodeId> {
+    fn document(&self, schema: &Schema, options: &CompileOptions) -> Result<NodeId> {
         let before = self.before(&self.format.before_content, false);
-        let compiled = schema.compile(options, &mut self.tree)?;
-        self.unenforced.extend(compiled.unenforced.into_iter().map(|it| (None, it)));
+        let compiled = schema.compile(options, &self.tree)?;
+        self.unenforced.borrow_mut().extend(compiled.unenforced.into_iter().map(|it| (None, it)));
         let content = self.tree.mark(Mark::Content, compiled.node);
         let block = self.format.content.clone().unwrap_or_default();
         let begins: Vec<NodeId> = block.begins.iter().map(|begin| self.words(begin)).collect();
         let begin = if begins.is_empty() { self.tree.empty() } else { self.tree.alt(&begins) };
-        let end = self.words(block.end());
-        let end = self.tree.opt(end);
-        Ok(self.tree.seq(&[before, begin, content, end]))
+        Ok(self.tree.seq(&[before, begin, content, self.tree.opt(self.words(block.end()))]))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::rules::{RuleDefinition, RuleReference, check};
 use super::scanner::{ParseError, Scanner, is_word};
-use super::tree::{NodeId, Tree};
+use super::tree::{NodeId, Tree, TreeBuilder};
 use foredraft_base::work::Work;
 
 /// Most times that something may be repeated, and most rules that a repetition may repeat; an upper bound above it means
@@ -26,7 +26,7 @@ pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>, work: &Work) -> Resul
     let mut parser = Parser {
         scanner: Scanner::new(gbnf),
         find_token,
-        tree: Tree::new(),
+        tree: TreeBuilder::new(),
         ids: HashMap::new(),
         definitions: Vec::new(),
         n_rules: 0,
@@ -34,13 +34,13 @@ pub(super) fn parse(gbnf: &str, find_token: FindToken<'_>, work: &Work) -> Resul
         work,
     };
     let root = parser.grammar().and_then(|()| check(&parser.definitions)).map_err(|error| error.describe(gbnf))?;
-    Ok((parser.tree, root))
+    Ok((parser.tree.into(), root))
 }
 
 struct Parser<'a> {
     scanner: Scanner<'a>,
     find_token: FindToken<'a>,
-    tree: Tree,
+    tree: TreeBuilder,
     ids: HashMap<&'a str, u32>,
     definitions: Vec<RuleDefinition<'a>>,
     /// The number of rules, with those to which repetitions expand.

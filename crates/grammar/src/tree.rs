@@ -1,21 +1,19 @@
 //! The tree of rules: the one form in which schemas, chat formats and GBNF reach the automaton.
 //!
-//! A [`Tree`] is an arena of nodes; a [`NodeId`] names one of them. Nodes are added by the methods of [`Tree`], parts before the nodes that
-//! contain them. Equal nodes share an id, so it costs nothing to ask for the same part again. A rule that contains itself is declared
-//! first ([`Tree::declare`] or [`Tree::rule`]) and defined later.
+//! A [`Tree`] is an arena of nodes; a [`NodeId`] names one of them. Nodes are added by the methods of a [`TreeBuilder`], parts before the
+//! nodes that contain them. Equal nodes share an id, so it costs nothing to ask for the same part again. A rule that contains itself is
+//! declared first ([`TreeBuilder::declare`] or [`TreeBuilder::rule`]) and defined later.
 //!
 //! ```
-//! # use foredraft_grammar::tree::{Each, Mark, Tree};
-//! let mut tree = Tree::new();
-//! let (open, close, space) = (tree.text("<call>{"), tree.text("}</call>"), tree.one_of(" \n"));
-//! let (space, digit) = (tree.repeat(space, 0, None), tree.class(&[(0x30, 0x39)]));
-//! let digits = tree.repeat(digit, 1, Some(9));
+//! # use foredraft_grammar::tree::{Mark, Tree, TreeBuilder};
+//! let tree = TreeBuilder::new();
+//! let space = tree.repeat(tree.one_of(" \n"), 0, None);
+//! let digits = tree.repeat(tree.class(&[(0x30, 0x39)]), 1, Some(9));
 //! let digits = tree.mark(Mark::Verbatim, digits);
-//! let call = tree.seq(&[open, space, digits, space, close]);
-//! let call = tree.mark(Mark::Call, call);
-//! let content = tree.free_text(&["<call>"]);
-//! let content = tree.mark(Mark::Content, content);
-//! let root = tree.seq(&[content, call]);
+//! let call = tree.seq(&[tree.text("<call>{"), space, digits, space, tree.text("}</call>")]);
+//! let content = tree.mark(Mark::Content, tree.free_text(&["<call>"]));
+//! let root = tree.seq(&[content, tree.mark(Mark::Call, call)]);
+//! let tree = Tree::from(tree);
 //! ```
 //!
 //! The order of alternatives counts where a tree has marks: the first one in which the whole text can be read is taken. A repetition goes
@@ -27,6 +25,7 @@
 
 mod machine;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
@@ -94,7 +93,7 @@ impl MarkSet {
     }
 }
 
-/// The items of a [`Tree::each`].
+/// The items of a [`TreeBuilder::each`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Each {
     /// Each occurs at most once. `true`: it must occur.
@@ -143,13 +142,13 @@ pub(crate) enum Node {
 /// The texts of a machine, as its author asks for them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum MachineTexts {
-    /// [`Tree::class`], or if `true` [`Tree::class_except`].
+    /// [`TreeBuilder::class`], or if `true` [`TreeBuilder::class_except`].
     Class(bool, Vec<(u32, u32)>),
-    /// [`Tree::text_without`]: the fields of a [`TextWithout`].
+    /// [`TreeBuilder::text_without`]: the fields of a [`TextWithout`].
     Without(Vec<String>, Vec<(u32, u32)>, TextEnd, bool),
 }
 
-/// Nodes and rules. See the [module](self).
+/// Nodes and rules, which a [`TreeBuilder`] adds. See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: Vec<Node>,
@@ -166,38 +165,57 @@ pub struct Tree {
     has_reasoning: bool,
 }
 
-impl Tree {
+/// Builds a [`Tree`]. Its methods need no exclusive access, so a call can stand where another one needs its node.
+#[derive(Debug, Clone, Default)]
+pub struct TreeBuilder {
+    /// Borrowed inside of one method at a time, while nothing else is called.
+    tree: RefCell<Tree>,
+}
+
+impl From<TreeBuilder> for Tree {
+    fn from(builder: TreeBuilder) -> Tree {
+        builder.tree.into_inner()
+    }
+}
+
+impl From<TreeBuilder> for Arc<Tree> {
+    fn from(builder: TreeBuilder) -> Arc<Tree> {
+        Arc::new(builder.into())
+    }
+}
+
+impl TreeBuilder {
     /// A tree without nodes.
     #[must_use]
-    pub fn new() -> Tree {
-        Tree::default()
+    pub fn new() -> TreeBuilder {
+        TreeBuilder::default()
     }
 
     /// Returns whether the tree would have become larger than [`MAX_SIZE`]. It then has lost nodes, and no grammar can be made of it.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
-        self.is_too_large
+        self.tree.borrow().is_too_large
     }
 
     /// The size of the tree so far, as [`MAX_SIZE`] counts it.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.size
+        self.tree.borrow().size
     }
 
     /// The empty text.
-    pub fn empty(&mut self) -> NodeId {
+    pub fn empty(&self) -> NodeId {
         self.add(Node::Seq(Box::new([])))
     }
 
     /// This text.
-    pub fn text(&mut self, text: impl AsRef<[u8]>) -> NodeId {
+    pub fn text(&self, text: impl AsRef<[u8]>) -> NodeId {
         let text = text.as_ref();
         if text.is_empty() { self.empty() } else { self.add(Node::Text(text.into())) }
     }
 
     /// These characters by code point. Surrogates are written with three bytes.
-    pub(crate) fn chars(&mut self, chars: &[u32]) -> NodeId {
+    pub(crate) fn chars(&self, chars: &[u32]) -> NodeId {
         let mut text = Vec::with_capacity(chars.len());
         for &char in chars {
             let last = |shift: u32| 0x80 | u8::try_from(char >> shift & 0x3F).unwrap_or_default();
@@ -214,87 +232,88 @@ impl Tree {
     }
 
     /// One of these texts.
-    pub fn texts(&mut self, texts: &[impl AsRef<[u8]>]) -> NodeId {
+    pub fn texts(&self, texts: &[impl AsRef<[u8]>]) -> NodeId {
         let texts: Vec<NodeId> = texts.iter().map(|text| self.text(text)).collect();
         self.alt(&texts)
     }
 
     /// One character in UTF-8 whose code point is in one of these ranges, both ends included. Surrogates are written with three bytes.
-    pub fn class(&mut self, ranges: &[(u32, u32)]) -> NodeId {
+    pub fn class(&self, ranges: &[(u32, u32)]) -> NodeId {
         self.machine(MachineTexts::Class(false, ranges.to_vec()), || Some(machine::class(false, ranges)))
     }
 
     /// One character in UTF-8 whose code point is in none of these ranges.
-    pub fn class_except(&mut self, ranges: &[(u32, u32)]) -> NodeId {
+    pub fn class_except(&self, ranges: &[(u32, u32)]) -> NodeId {
         self.machine(MachineTexts::Class(true, ranges.to_vec()), || Some(machine::class(true, ranges)))
     }
 
     /// One of these characters.
-    pub fn one_of(&mut self, chars: &str) -> NodeId {
+    pub fn one_of(&self, chars: &str) -> NodeId {
         self.class(&ranges_of(chars))
     }
 
     /// One character that is none of these.
-    pub fn none_of(&mut self, chars: &str) -> NodeId {
+    pub fn none_of(&self, chars: &str) -> NodeId {
         self.class_except(&ranges_of(chars))
     }
 
     /// UTF-8 text up to the first of the delimiters, one of which must follow.
-    pub fn until(&mut self, delimiters: &[&str]) -> NodeId {
+    pub fn until(&self, delimiters: &[&str]) -> NodeId {
         self.text_without(&TextWithout { delimiters, excluded: &[], end: TextEnd::BeforeDelimiter, is_utf8: true })
     }
 
     /// Bytes in which none of the delimiters occurs. They may end anywhere.
-    pub fn free_text(&mut self, delimiters: &[&str]) -> NodeId {
+    pub fn free_text(&self, delimiters: &[&str]) -> NodeId {
         self.text_without(&TextWithout { delimiters, excluded: &[], end: TextEnd::Anywhere, is_utf8: false })
     }
 
     /// Text in which certain delimiters and characters do not occur.
-    pub fn text_without(&mut self, text: &TextWithout<'_>) -> NodeId {
+    pub fn text_without(&self, text: &TextWithout<'_>) -> NodeId {
         let delimiters = text.delimiters.iter().map(|text| (*text).to_owned()).collect();
         let texts = MachineTexts::Without(delimiters, text.excluded.to_vec(), text.end, text.is_utf8);
         self.machine(texts, || machine::text_without(text))
     }
 
     /// One token by id, whatever its text is.
-    pub fn token(&mut self, token: u32) -> NodeId {
+    pub fn token(&self, token: u32) -> NodeId {
         self.add(Node::Token(token))
     }
 
     /// Any one token except this.
-    pub fn not_token(&mut self, token: u32) -> NodeId {
+    pub fn not_token(&self, token: u32) -> NodeId {
         self.add(Node::NotToken(token))
     }
 
     /// These nodes, one after the other.
-    pub fn seq(&mut self, parts: &[NodeId]) -> NodeId {
+    pub fn seq(&self, parts: &[NodeId]) -> NodeId {
+        let mut tree = self.tree.borrow_mut();
         let mut joined: Vec<NodeId> = Vec::with_capacity(parts.len());
         for &part in parts {
-            match (joined.last().and_then(|last| self.node(*last)), self.node(part)) {
+            match (joined.last().and_then(|last| tree.node(*last)), tree.node(part)) {
                 (_, Some(Node::Seq(none))) if none.is_empty() => {}
                 (Some(Node::Text(first)), Some(Node::Text(second))) => {
-                    let both = [&**first, &**second].concat();
+                    let both = Node::Text([&**first, &**second].concat().into());
                     joined.pop();
-                    joined.push(self.text(both));
+                    joined.push(tree.add(both));
                 }
                 _ => joined.push(part),
             }
         }
-        if let [only] = *joined { only } else { self.add(Node::Seq(joined.into())) }
+        if let [only] = *joined { only } else { tree.add(Node::Seq(joined.into())) }
     }
 
     /// One of these nodes. The earlier ones have priority.
-    pub fn alt(&mut self, parts: &[NodeId]) -> NodeId {
+    pub fn alt(&self, parts: &[NodeId]) -> NodeId {
         if let [only] = parts { *only } else { self.add(Node::Alt(parts.into())) }
     }
 
     /// A node or nothing.
-    pub fn opt(&mut self, node: NodeId) -> NodeId {
+    pub fn opt(&self, node: NodeId) -> NodeId {
         self.repeat(node, 0, Some(1))
     }
 
     /// A node `min` to `max` times; without a `max`, any number of times from `min` on.
-    pub fn repeat(&mut self, node: NodeId, min: u32, max: Option<u32>) -> NodeId {
+    pub fn repeat(&self, node: NodeId, min: u32, max: Option<u32>) -> NodeId {
         match (min, max) {
             (1, Some(1)) => node,
             (_, Some(0)) => self.empty(),
@@ -303,64 +322,87 @@ impl Tree {
     }
 
     /// Items, each at most once.
-    pub fn each(&mut self, each: Each) -> NodeId {
+    pub fn each(&self, each: Each) -> NodeId {
         self.add(Node::Each(Box::new(each)))
     }
 
     /// Says what the text of a node is.
-    pub fn mark(&mut self, mark: Mark, node: NodeId) -> NodeId {
+    pub fn mark(&self, mark: Mark, node: NodeId) -> NodeId {
         self.add(Node::Mark(mark, node))
     }
 
     /// Text that a call's arguments have here and the completion does not.
-    pub fn emit(&mut self, json: &str) -> NodeId {
+    pub fn emit(&self, json: &str) -> NodeId {
         self.add(Node::Emit(json.into()))
     }
 
     /// A text of the completion that stands for another one in a call's arguments.
-    pub fn as_text(&mut self, text: &str, json: &str) -> NodeId {
-        let (text, json) = (self.text(text), self.emit(json));
-        self.seq(&[text, json])
+    pub fn as_text(&self, text: &str, json: &str) -> NodeId {
+        self.seq(&[self.text(text), self.emit(json)])
     }
 
     /// Decides for what was read up to here: alternatives of less priority end. Only between the parts of a turn, not inside of marks other
     /// than [`Mark::Foreign`].
-    pub fn commit(&mut self) -> NodeId {
+    pub fn commit(&self) -> NodeId {
         self.add(Node::Commit)
     }
 
-    /// A text behind reasoning that has begun and ends with one of `ends`. White space may stand between them.
-    pub fn behind_reasoning(&mut self, ends: &[&str], text: NodeId) -> NodeId {
-        let (thought, end, space) = (self.free_text(ends), self.texts(ends), self.one_of(" \n"));
-        let inside = self.seq(&[thought, end]);
-        let (inside, gap) = (self.mark(Mark::ReasoningBlock, inside), self.repeat(space, 0, Some(MAX_GAP)));
-        self.seq(&[inside, gap, text])
-    }
-
-    /// A rule that [`Tree::define`] gives a body.
-    pub fn declare(&mut self) -> NodeId {
-        let rule = machine::number(self.rules.len());
-        self.rules.push(None);
-        self.add(Node::Rule(rule))
+    /// A rule that [`TreeBuilder::define`] gives a body.
+    pub fn declare(&self) -> NodeId {
+        let mut tree = self.tree.borrow_mut();
+        let rule = machine::number(tree.rules.len());
+        tree.rules.push(None);
+        tree.add(Node::Rule(rule))
     }
 
     /// Gives a rule its body. The last one counts.
-    pub fn define(&mut self, rule: NodeId, body: NodeId) {
-        if let Some(&Node::Rule(rule)) = self.node(rule)
-            && let Some(defined) = self.rules.get_mut(rule as usize)
+    pub fn define(&self, rule: NodeId, body: NodeId) {
+        let mut tree = self.tree.borrow_mut();
+        if let Some(&Node::Rule(rule)) = tree.node(rule)
+            && let Some(defined) = tree.rules.get_mut(rule as usize)
         {
             *defined = Some(body);
         }
     }
 
     /// The rule of this name, and whether it is new, so that it must be defined.
-    pub fn rule(&mut self, name: &str) -> (NodeId, bool) {
-        if let Some(known) = self.named_rules.get(name) {
+    pub fn rule(&self, name: &str) -> (NodeId, bool) {
+        if let Some(known) = self.tree.borrow().named_rules.get(name) {
             return (*known, false);
         }
         let rule = self.declare();
-        self.named_rules.insert(name.to_owned(), rule);
+        self.tree.borrow_mut().named_rules.insert(name.to_owned(), rule);
         (rule, true)
+    }
+
+    fn machine(&self, texts: MachineTexts, make: impl FnOnce() -> Option<Machine>) -> NodeId {
+        if let Some(known) = self.tree.borrow().machine_ids.get(&texts) {
+            return *known;
+        }
+        let made = make();
+        let mut tree = self.tree.borrow_mut();
+        let id = match made {
+            Some(machine) => tree.add(Node::Machine(Arc::new(machine))),
+            None => tree.refuse(),
+        };
+        tree.machine_ids.insert(texts, id);
+        id
+    }
+
+    fn add(&self, node: Node) -> NodeId {
+        self.tree.borrow_mut().add(node)
+    }
+}
+
+impl Tree {
+    /// Adds a text behind reasoning that has begun and ends with one of `ends`. White space may stand between them.
+    pub fn behind_reasoning(&mut self, ends: &[&str], text: NodeId) -> NodeId {
+        let tree = TreeBuilder { tree: RefCell::new(std::mem::take(self)) };
+        let thought = tree.seq(&[tree.free_text(ends), tree.texts(ends)]);
+        let gap = tree.repeat(tree.one_of(" \n"), 0, Some(MAX_GAP));
+        let root = tree.seq(&[tree.mark(Mark::ReasoningBlock, thought), gap, text]);
+        *self = tree.into();
+        root
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Option<&Node> {
@@ -377,12 +419,12 @@ impl Tree {
         self.has_reasoning
     }
 
-    /// Whether it has a [`Tree::commit`].
+    /// Whether it has a [`TreeBuilder::commit`].
     pub(crate) fn decides(&self) -> bool {
         self.decides
     }
 
-    /// The text of an [`Tree::emit`].
+    /// The text of an [`TreeBuilder::emit`].
     pub(crate) fn emitted(&self, node: NodeId) -> &str {
         if let Some(Node::Emit(text)) = self.node(node) { text } else { "" }
     }
@@ -420,18 +462,6 @@ impl Tree {
     /// The body of a rule.
     pub(crate) fn body(&self, rule: u32) -> Option<NodeId> {
         self.rules.get(rule as usize).copied().flatten()
-    }
-
-    fn machine(&mut self, texts: MachineTexts, make: impl FnOnce() -> Option<Machine>) -> NodeId {
-        if let Some(known) = self.machine_ids.get(&texts) {
-            return *known;
-        }
-        let id = match make() {
-            Some(machine) => self.add(Node::Machine(Arc::new(machine))),
-            None => self.refuse(),
-        };
-        self.machine_ids.insert(texts, id);
-        id
     }
 
     fn add(&mut self, node: Node) -> NodeId {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use foredraft_base::error::Result;
-use foredraft_grammar::tree::{Mark, NodeId, Tree};
+use foredraft_grammar::tree::{Mark, NodeId, TreeBuilder};
 
 use crate::document::{Document, SchemaError, SchemaResult, error_at, too_large_at};
 use crate::keywords::{UNENFORCEABLE, is_assertion, named_types};
@@ -93,7 +93,7 @@ impl Schema {
         delimiters: &[&str],
         notation: Notation,
         options: &CompileOptions,
-        tree: &mut Tree,
+        tree: &TreeBuilder,
     ) -> Result<CompiledArgument> {
         compile(self, delimiters, notation, options, tree)
     }
@@ -115,7 +115,7 @@ impl Schema {
         &self,
         notation: Notation,
         options: &CompileOptions,
-        tree: &mut Tree,
+        tree: &TreeBuilder,
     ) -> Result<Option<CompiledSchema>> {
         let options = CompileOptions { drop_unenforceable: true, ..*options };
         let (read, unenforced) = self.read(&options)?;
@@ -306,7 +306,7 @@ fn compile(
     delimiters: &[&str],
     notation: Notation,
     options: &CompileOptions,
-    tree: &mut Tree,
+    tree: &TreeBuilder,
 ) -> Result<CompiledArgument> {
     let options = CompileOptions { drop_unenforceable: true, ..*options };
     let (read, unenforced) = schema.read(&options)?;
@@ -323,41 +323,39 @@ fn compile(
     // Values that are no strings come first: other text is a string.
     let mut forms: Vec<NodeId> = write_values(schema, &read, others, &mut values)?.into_iter().collect();
     if notation == Notation::Json {
-        forms = forms.into_iter().map(|node| values.tree.mark(Mark::Verbatim, node)).collect();
+        forms = forms.into_iter().map(|node| tree.mark(Mark::Verbatim, node)).collect();
     }
     let raw = Spelling::new(Script::Raw, delimiters);
     let mut contents: Vec<NodeId> = Vec::new();
     if any_text {
-        contents.push(raw.any_text(values.tree, false));
+        contents.push(raw.any_text(tree, false));
     } else {
         let mut listed: Vec<(String, Option<String>)> =
             strings.iter().filter(|text| raw.allows(text)).map(|text| ((*text).to_owned(), None)).collect();
         listed.sort_unstable();
         if !listed.is_empty() {
-            let listed = one_of(&listed, 0, 0, values.tree);
-            contents.push(values.tree.mark(Mark::Text, listed));
+            contents.push(tree.mark(Mark::Text, one_of(&listed, 0, 0, tree)));
         }
         for text in texts {
-            contents.push(match content(text, &raw, &schema.work, values.tree) {
+            contents.push(match content(text, &raw, &schema.work, tree) {
                 Ok(node) => node,
                 Err(reason) => {
                     schema.count_steps(1)?;
                     let (location, keyword) = (schema.at.clone(), "pattern".to_owned());
                     values.note(vec![Unenforced { location, keyword, reason }]);
-                    raw.any_text(values.tree, false)
+                    raw.any_text(tree, false)
                 }
             });
         }
     }
     if !contents.is_empty() {
-        let (quote, content) = (values.tree.emit("\""), values.tree.alt(&contents));
-        forms.push(values.tree.seq(&[quote, content, quote]));
+        let quote = tree.emit("\"");
+        forms.push(tree.seq(&[quote, tree.alt(&contents), quote]));
     }
     if forms.is_empty() {
         return error_at(&schema.at, "every valid text has what ends the argument").map_err(SchemaError::into_error);
     }
-    let node = values.tree.alt(&forms);
-    Ok(CompiledArgument { node, kind, unenforced: values.into_unenforced() })
+    Ok(CompiledArgument { node: tree.alt(&forms), kind, unenforced: values.into_unenforced() })
 }
 
 /// The values of nodes that are no strings. `None`: there are no nodes.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use foredraft_base::work::Work;
 use foredraft_grammar::pattern::{CharSet, Ranges};
-use foredraft_grammar::tree::{Mark, NodeId, TextEnd, TextWithout, Tree};
+use foredraft_grammar::tree::{Mark, NodeId, TextEnd, TextWithout, TreeBuilder};
 
 use crate::pattern::{PatternNode, STEPS_PER_NODE, SetFault, TextSet};
 
@@ -88,86 +88,80 @@ impl Spelling {
     }
 
     /// Says that JSON must escape the text of a node. JSON's own is JSON as it stands.
-    fn marked(&self, node: NodeId, tree: &mut Tree) -> NodeId {
+    fn marked(&self, node: NodeId, tree: &TreeBuilder) -> NodeId {
         if self.script == Script::Json { node } else { tree.mark(Mark::Text, node) }
     }
 
     /// An escape: the text of the completion, and what JSON has for it.
-    fn escape_text(&self, text: &str, json: &str, tree: &mut Tree) -> NodeId {
+    fn escape_text(&self, text: &str, json: &str, tree: &TreeBuilder) -> NodeId {
         if self.script == Script::Json { tree.text(text) } else { tree.as_text(text, json) }
     }
 
     /// The escapes with these letters.
-    fn letter_escapes(&self, letters: impl Iterator<Item = (u32, char, &'static str)>, tree: &mut Tree) -> Vec<NodeId> {
+    fn letter_escapes(
+        &self,
+        letters: impl Iterator<Item = (u32, char, &'static str)>,
+        tree: &TreeBuilder,
+    ) -> Vec<NodeId> {
         if self.script != Script::Json {
             return letters.map(|(_, letter, json)| tree.as_text(&format!("\\{letter}"), json)).collect();
         }
         let letters: String = letters.map(|(_, letter, _)| letter).collect();
-        let (slash, class) = (tree.text("\\"), tree.one_of(&letters));
-        if letters.is_empty() { Vec::new() } else { vec![tree.seq(&[slash, class])] }
+        if letters.is_empty() { Vec::new() } else { vec![tree.seq(&[tree.text("\\"), tree.one_of(&letters)])] }
     }
 
     /// Any escape.
-    fn escape(&self, tree: &mut Tree) -> NodeId {
+    fn escape(&self, tree: &TreeBuilder) -> NodeId {
         let mut forms = self.letter_escapes(self.letters(), tree);
         let (hex, surrogate) = (tree.class(HEX), tree.one_of("dD"));
-        let verbatim = |node: NodeId, tree: &mut Tree| match self.script {
+        let verbatim = |node: NodeId| match self.script {
             Script::Json => node,
             _ => tree.mark(Mark::Verbatim, node),
         };
         // Surrogates only in pairs, because a lone one is invalid.
         let unicode = self.escape_text("\\u", "\\u", tree);
-        let (other, three, two) =
-            (tree.one_of("0123456789abcefABCEF"), tree.repeat(hex, 3, Some(3)), tree.repeat(hex, 2, Some(2)));
-        let (low, high, second) = (tree.one_of("01234567"), tree.one_of("89abAB"), tree.one_of("cdefCDEF"));
-        let plain = tree.seq(&[other, three]);
-        let below = tree.seq(&[surrogate, low, two]);
-        let code = tree.alt(&[plain, below]);
-        let code = verbatim(code, tree);
-        let (first, last) = (tree.seq(&[surrogate, high, two]), tree.seq(&[surrogate, second, two]));
-        let (first, last) = (verbatim(first, tree), verbatim(last, tree));
+        let two = tree.repeat(hex, 2, Some(2));
+        let plain = tree.seq(&[tree.one_of("0123456789abcefABCEF"), tree.repeat(hex, 3, Some(3))]);
+        let below = tree.seq(&[surrogate, tree.one_of("01234567"), two]);
+        let code = verbatim(tree.alt(&[plain, below]));
+        let first = verbatim(tree.seq(&[surrogate, tree.one_of("89abAB"), two]));
+        let last = verbatim(tree.seq(&[surrogate, tree.one_of("cdefCDEF"), two]));
         let pair = tree.seq(&[first, unicode, last]);
-        let code = tree.alt(&[code, pair]);
-        forms.push(tree.seq(&[unicode, code]));
+        forms.push(tree.seq(&[unicode, tree.alt(&[code, pair])]));
         if let Script::Python { is_lenient, .. } = self.script {
-            let (byte, digits) = (tree.as_text("\\x", "\\u00"), tree.mark(Mark::Verbatim, two));
-            forms.push(tree.seq(&[byte, digits]));
+            forms.push(tree.seq(&[tree.as_text("\\x", "\\u00"), tree.mark(Mark::Verbatim, two)]));
             forms.push(long_escape(tree));
             if !is_lenient {
                 return tree.alt(&forms);
             }
             // Python keeps the backslash of an escape that it does not know.
             let known: String = self.letters().map(|(_, letter, _)| letter).chain("xuU\n".chars()).collect();
-            let (slash, other) = (tree.as_text("\\", "\\\\"), tree.none_of(&known));
-            let other = tree.mark(Mark::Text, other);
-            forms.push(tree.seq(&[slash, other]));
+            let other = tree.mark(Mark::Text, tree.none_of(&known));
+            forms.push(tree.seq(&[tree.as_text("\\", "\\\\"), other]));
         }
         tree.alt(&forms)
     }
 
     /// Characters as themselves, any number of them.
-    fn run(&self, end: TextEnd, tree: &mut Tree) -> NodeId {
-        let run = self.unmarked_run(end, tree);
-        self.marked(run, tree)
+    fn run(&self, end: TextEnd, tree: &TreeBuilder) -> NodeId {
+        self.marked(self.unmarked_run(end, tree), tree)
     }
 
     /// As [`Spelling::run`], for a place inside of a mark.
-    fn unmarked_run(&self, end: TextEnd, tree: &mut Tree) -> NodeId {
+    fn unmarked_run(&self, end: TextEnd, tree: &TreeBuilder) -> NodeId {
         let delimiters: Vec<&str> = self.delimiters.iter().map(String::as_str).collect();
         tree.text_without(&TextWithout { delimiters: &delimiters, excluded: &self.escaped(), end, is_utf8: true })
     }
 
     /// Any string. `is_closed`: it does not end with the beginning of a delimiter.
-    pub(crate) fn any_text(&self, tree: &mut Tree, is_closed: bool) -> NodeId {
+    pub(crate) fn any_text(&self, tree: &TreeBuilder, is_closed: bool) -> NodeId {
         let end = if is_closed { TextEnd::OutsideOfDelimiters } else { TextEnd::BeforeDelimiter };
         let last = self.run(end, tree);
         if self.script == Script::Raw {
             return last;
         }
-        let (run, escape) = (self.run(TextEnd::Anywhere, tree), self.escape(tree));
-        let escaped = tree.seq(&[run, escape]);
-        let escaped = tree.repeat(escaped, 0, None);
-        tree.seq(&[escaped, last])
+        let escaped = tree.seq(&[self.run(TextEnd::Anywhere, tree), self.escape(tree)]);
+        tree.seq(&[tree.repeat(escaped, 0, None), last])
     }
 
     /// A text inside of a string of Python.
@@ -214,7 +208,7 @@ impl Spelling {
     }
 
     /// The strings that a pattern matches as a whole. The error names the part that a grammar cannot express.
-    pub(crate) fn pattern(&self, node: &PatternNode, work: &Work, tree: &mut Tree) -> Result<NodeId, String> {
+    pub(crate) fn pattern(&self, node: &PatternNode, work: &Work, tree: &TreeBuilder) -> Result<NodeId, String> {
         if node.is_any_text() {
             return Ok(self.any_text(tree, false));
         }
@@ -224,35 +218,34 @@ impl Spelling {
         Ok(if self.script == Script::Raw { self.marked(written, tree) } else { written })
     }
 
-    fn write(&self, node: &PatternNode, work: &Work, n_nodes: &mut usize, tree: &mut Tree) -> Result<NodeId, String> {
+    fn write(
+        &self,
+        node: &PatternNode,
+        work: &Work,
+        n_nodes: &mut usize,
+        tree: &TreeBuilder,
+    ) -> Result<NodeId, String> {
         work.step(STEPS_PER_NODE).map_err(|end| end.to_string())?;
         *n_nodes += 1;
         if *n_nodes > MAX_NODES {
             return Err("too many characters and classes".into());
         }
-        let mut all = |nodes: &[PatternNode], tree: &mut Tree| -> Result<Vec<NodeId>, String> {
+        let mut all = |nodes: &[PatternNode]| -> Result<Vec<NodeId>, String> {
             nodes.iter().map(|node| self.write(node, work, n_nodes, tree)).collect()
         };
         Ok(match node {
             PatternNode::Class(set) => self.set(set, tree)?,
-            PatternNode::Seq(nodes) => {
-                let parts = all(nodes, tree)?;
-                tree.seq(&parts)
-            }
-            PatternNode::Alt(nodes) => {
-                let parts = all(nodes, tree)?;
-                tree.alt(&parts)
-            }
+            PatternNode::Seq(nodes) => tree.seq(&all(nodes)?),
+            PatternNode::Alt(nodes) => tree.alt(&all(nodes)?),
             node if node.is_any_text() => self.any_part(tree),
             PatternNode::Repeat(item, least, most) => {
-                let item = self.write(item, work, n_nodes, tree)?;
-                tree.repeat(item, *least, *most)
+                tree.repeat(self.write(item, work, n_nodes, tree)?, *least, *most)
             }
         })
     }
 
     /// Any text inside of a pattern.
-    fn any_part(&self, tree: &mut Tree) -> NodeId {
+    fn any_part(&self, tree: &TreeBuilder) -> NodeId {
         match self.script {
             // The mark is around the whole string.
             Script::Raw => self.unmarked_run(TextEnd::OutsideOfDelimiters, tree),
@@ -261,7 +254,7 @@ impl Spelling {
     }
 
     /// One character of a set.
-    fn set(&self, set: &CharSet, tree: &mut Tree) -> Result<NodeId, String> {
+    fn set(&self, set: &CharSet, tree: &TreeBuilder) -> Result<NodeId, String> {
         let plain = set.without(&self.escaped());
         let class = match plain.single().and_then(char::from_u32) {
             Some(char) => Some(tree.text(char.encode_utf8(&mut [0; 4]))),
@@ -290,7 +283,7 @@ impl Spelling {
     }
 
     /// The strings of a set. The error says why there are none, or too many.
-    pub(crate) fn texts(&self, set: &TextSet, work: &Work, tree: &mut Tree) -> Result<NodeId, String> {
+    pub(crate) fn texts(&self, set: &TextSet, work: &Work, tree: &TreeBuilder) -> Result<NodeId, String> {
         let is_raw = self.script == Script::Raw;
         let own = (is_raw || !self.delimiters.is_empty())
             .then(|| set.without(&self.delimiters, if is_raw { &UNSAYABLE } else { &[] }, work));
@@ -320,8 +313,7 @@ impl Spelling {
                 }
                 forms.extend(state.may_end.then(|| tree.empty()));
             }
-            let body = tree.alt(&forms);
-            tree.define(*rule, body);
+            tree.define(*rule, tree.alt(&forms));
         }
         let root = rules.first().copied().ok_or("no text")?;
         Ok(if is_raw { self.marked(root, tree) } else { root })
@@ -330,53 +322,46 @@ impl Spelling {
 
 /// `\U` with eight digits. JSON has a pair of surrogates for a character beyond the first plane, whose bits are those of the digits in other
 /// places: each digit that is read makes one of the pair known.
-fn long_escape(tree: &mut Tree) -> NodeId {
+fn long_escape(tree: &TreeBuilder) -> NodeId {
     let hex = tree.class(HEX);
     // A digit that is read, and the text that it makes known.
-    let digit = |value: u32, json: &str, tree: &mut Tree| {
+    let digit = |value: u32, json: &str| {
         let lower = char::from_digit(value, 16).unwrap_or('0');
         let forms: BTreeSet<char> = [lower, lower.to_ascii_uppercase()].into();
         let forms: Vec<NodeId> =
             forms.into_iter().map(|form| tree.as_text(form.encode_utf8(&mut [0; 4]), json)).collect();
         tree.alt(&forms)
     };
-    let last = tree.repeat(hex, 2, Some(2));
-    let last = tree.mark(Mark::Verbatim, last);
+    let last = tree.mark(Mark::Verbatim, tree.repeat(hex, 2, Some(2)));
     // By the two bits of the digit before that are in the next digit of the pair.
     let third: Vec<NodeId> = (0..4)
         .map(|before| {
             let forms: Vec<NodeId> = (0..16)
                 .map(|value: u32| {
                     let json = format!("{:x}\\ud{:x}", before << 2 | value >> 2, 0xC | value & 3);
-                    digit(value, &json, tree)
+                    digit(value, &json)
                 })
                 .collect();
-            let forms = tree.alt(&forms);
-            tree.seq(&[forms, last])
+            tree.seq(&[tree.alt(&forms), last])
         })
         .collect();
     let second: Vec<NodeId> = (0..4)
         .map(|before| {
             let mut forms = Vec::new();
             for value in 0..16_u32 {
-                let read = digit(value, &format!("{:x}", before << 2 | value >> 2), tree);
+                let read = digit(value, &format!("{:x}", before << 2 | value >> 2));
                 forms.extend(third.get((value & 3) as usize).map(|next| tree.seq(&[read, *next])));
             }
             tree.alt(&forms)
         })
         .collect();
-    let four = tree.repeat(hex, 4, Some(4));
-    let four = tree.mark(Mark::Verbatim, four);
-    let plane = tree.as_text("\\U0000", "\\u");
-    let mut forms = vec![tree.seq(&[plane, four])];
+    let four = tree.mark(Mark::Verbatim, tree.repeat(hex, 4, Some(4)));
+    let mut forms = vec![tree.seq(&[tree.as_text("\\U0000", "\\u"), four])];
     for plane in 0..16_u32 {
         let json = format!("\\ud{:x}", 8 | plane >> 2);
         let read = match plane {
             15 => tree.as_text("\\U0010", &json),
-            plane => {
-                let (begin, plane) = (tree.text("\\U000"), digit(plane + 1, &json, tree));
-                tree.seq(&[begin, plane])
-            }
+            plane => tree.seq(&[tree.text("\\U000"), digit(plane + 1, &json)]),
         };
         forms.extend(second.get((plane & 3) as usize).map(|next| tree.seq(&[read, *next])));
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use foredraft_base::error::Result;
 use foredraft_base::work::Work;
-use foredraft_grammar::tree::{Each, Mark, NodeId, Tree};
+use foredraft_grammar::tree::{Each, Mark, NodeId, TreeBuilder};
 use serde_json::Value;
 
 use crate::document::{SchemaError, error_at};
@@ -32,7 +32,7 @@ const PYTHON_WORDS: &str = "'TFNoxU";
 
 /// Writes values of schemas in one notation into a tree.
 pub struct Values<'t> {
-    pub(crate) tree: &'t mut Tree,
+    pub(crate) tree: &'t TreeBuilder,
     notation: Notation,
     options: CompileOptions,
     /// The ways to write a string: the quotes, and how its content is spelled.
@@ -54,13 +54,13 @@ struct SchemaWriter<'w, 't, 's> {
 impl<'t> Values<'t> {
     /// A writer into `tree`. In other notations than JSON's, marks and texts say what JSON has in place of each part. JSON is as it stands, so
     /// it has no marks.
-    pub fn new(tree: &'t mut Tree, notation: Notation, options: CompileOptions) -> Values<'t> {
+    pub fn new(tree: &'t TreeBuilder, notation: Notation, options: CompileOptions) -> Values<'t> {
         Values::between(tree, notation, options, &[])
     }
 
     /// A writer of values in which the delimiters do not occur, as far as [`Values::avoids`] says.
     pub(crate) fn between(
-        tree: &'t mut Tree,
+        tree: &'t TreeBuilder,
         notation: Notation,
         options: CompileOptions,
         delimiters: &[&str],
@@ -149,16 +149,15 @@ impl<'t> Values<'t> {
     }
 
     /// Space between the parts of a value.
-    fn space(&mut self) -> NodeId {
+    fn space(&self) -> NodeId {
         if self.options.is_lenient {
-            let space = self.tree.one_of(" \t\r\n");
-            return self.tree.repeat(space, 0, None);
+            return self.tree.repeat(self.tree.one_of(" \t\r\n"), 0, None);
         }
         if self.notation == Notation::Gemma { self.tree.empty() } else { space(self.tree) }
     }
 
     /// A text of the notation that JSON has, too.
-    fn punctuation(&mut self, text: &str, json: &str) -> NodeId {
+    fn punctuation(&self, text: &str, json: &str) -> NodeId {
         match self.notation {
             Notation::Json => self.tree.text(text),
             _ => self.tree.as_text(text, json),
@@ -166,38 +165,36 @@ impl<'t> Values<'t> {
     }
 
     /// A node whose text is JSON as it stands.
-    pub(crate) fn verbatim(&mut self, node: NodeId) -> NodeId {
+    pub(crate) fn verbatim(&self, node: NodeId) -> NodeId {
         if self.notation == Notation::Json { node } else { self.tree.mark(Mark::Verbatim, node) }
     }
 
     /// A string, by its content in each spelling.
-    fn string(&mut self, mut content: impl FnMut(&mut Tree, &Spelling) -> NodeId) -> NodeId {
+    fn string(&self, mut content: impl FnMut(&Spelling) -> NodeId) -> NodeId {
         let mut forms = Vec::new();
-        for (quote, spelling) in self.strings.clone() {
-            let (content, quote) = (content(self.tree, &spelling), self.punctuation(quote, "\""));
+        for (quote, spelling) in &self.strings {
+            let (content, quote) = (content(spelling), self.punctuation(quote, "\""));
             forms.push(self.tree.seq(&[quote, content, quote]));
         }
         self.tree.alt(&forms)
     }
 
-    fn any_string(&mut self) -> NodeId {
-        self.string(|tree, spelling| spelling.any_text(tree, false))
+    fn any_string(&self) -> NodeId {
+        self.string(|spelling| spelling.any_text(self.tree, false))
     }
 
     /// Any value.
-    pub fn any(&mut self) -> NodeId {
+    pub fn any(&self) -> NodeId {
         let name = format!("any {:?} {} {:?}", self.notation, self.options.is_lenient, self.strings);
         let (rule, is_new) = self.tree.rule(&name);
         if is_new {
-            let (others, string) = (self.any_but_strings(), self.any_string());
-            let body = self.tree.alt(&[others, string]);
-            self.tree.define(rule, body);
+            self.tree.define(rule, self.tree.alt(&[self.any_but_strings(), self.any_string()]));
         }
         rule
     }
 
     /// Any value but strings.
-    pub(crate) fn any_but_strings(&mut self) -> NodeId {
+    pub(crate) fn any_but_strings(&self) -> NodeId {
         let any = self.any();
         let (object, array) = (self.any_object(), self.items(&[], Some(any), 0, None));
         let number = self.pattern(NumberRange::default().pattern(), &Work::unlimited());
@@ -206,37 +203,34 @@ impl<'t> Values<'t> {
     }
 
     /// Any object.
-    pub fn any_object(&mut self) -> NodeId {
-        let (key, value) = (self.any_key(), self.any());
-        let pair = self.pair(key, value);
-        let each = Each { items: Vec::new(), further: Some(pair), ..self.no_items() };
-        self.braced(each)
+    pub fn any_object(&self) -> NodeId {
+        let pair = self.pair(self.any_key(), self.any());
+        self.braced(Each { further: Some(pair), ..self.no_items() })
     }
 
     /// A name that is not listed, by its content in each spelling.
-    fn other_key(&mut self, mut content: impl FnMut(&mut Tree, &Spelling) -> NodeId) -> NodeId {
+    fn other_key(&self, mut content: impl FnMut(&Spelling) -> NodeId) -> NodeId {
         if self.notation != Notation::Gemma {
             return self.string(content);
         }
         // Gemma's keys are bare.
-        let (name, quote) = (content(self.tree, &Spelling::new(Script::Raw, &GEMMA_STRUCTURE)), self.tree.emit("\""));
+        let (name, quote) = (content(&Spelling::new(Script::Raw, &GEMMA_STRUCTURE)), self.tree.emit("\""));
         self.tree.seq(&[quote, name, quote])
     }
 
-    fn any_key(&mut self) -> NodeId {
-        self.other_key(|tree, spelling| spelling.any_text(tree, false))
+    fn any_key(&self) -> NodeId {
+        self.other_key(|spelling| spelling.any_text(self.tree, false))
     }
 
     /// The texts of a pattern, as JSON as it stands. `None`: none.
-    fn pattern(&mut self, pattern: Option<String>, work: &Work) -> NodeId {
+    fn pattern(&self, pattern: Option<String>, work: &Work) -> NodeId {
         let json = Spelling::new(Script::Json, &[]);
         let node = pattern.and_then(|pattern| json.pattern(&pattern::own(&pattern, work), work, self.tree).ok());
-        let node = node.unwrap_or_else(|| self.tree.class(&[]));
-        self.verbatim(node)
+        self.verbatim(node.unwrap_or_else(|| self.tree.class(&[])))
     }
 
     /// One of these values.
-    fn constants(&mut self, values: &[Value]) -> NodeId {
+    fn constants(&self, values: &[Value]) -> NodeId {
         let mut texts: Vec<(String, Option<String>)> = Vec::new();
         let mut forms = Vec::new();
         for value in values {
@@ -247,18 +241,16 @@ impl<'t> Values<'t> {
                         parts.extend((index > 0).then_some(separator));
                         parts.push(self.constants(std::slice::from_ref(item)));
                     }
-                    let items = self.tree.seq(&parts);
-                    forms.push(self.enclosed("[", items, "]"));
+                    forms.push(self.enclosed("[", self.tree.seq(&parts), "]"));
                     continue;
                 }
                 Value::Object(map) => {
                     let mut items = Vec::new();
                     for (name, value) in map {
-                        let (key, value) = (self.key(name), self.constants(std::slice::from_ref(value)));
-                        items.push((self.pair(key, value), true));
+                        let value = self.constants(std::slice::from_ref(value));
+                        items.push((self.pair(self.key(name), value), true));
                     }
-                    let each = Each { items, ..self.no_items() };
-                    forms.push(self.braced(each));
+                    forms.push(self.braced(Each { items, ..self.no_items() }));
                     continue;
                 }
                 _ => {}
@@ -287,31 +279,31 @@ impl<'t> Values<'t> {
     }
 
     /// A name of an object, and the space and punctuation behind it.
-    fn key(&mut self, name: &str) -> NodeId {
+    fn key(&self, name: &str) -> NodeId {
         match self.notation {
             Notation::Gemma => self.tree.as_text(name, &Value::from(name).to_string()),
             _ => self.constants(&[Value::from(name)]),
         }
     }
 
-    fn pair(&mut self, key: NodeId, value: NodeId) -> NodeId {
-        let (space, colon) = (self.space(), self.punctuation(":", ": "));
-        self.tree.seq(&[key, space, colon, space, value])
+    fn pair(&self, key: NodeId, value: NodeId) -> NodeId {
+        let space = self.space();
+        self.tree.seq(&[key, space, self.punctuation(":", ": "), space, value])
     }
 
-    fn separator(&mut self) -> NodeId {
-        let (space, comma) = (self.space(), self.punctuation(",", ", "));
+    fn separator(&self) -> NodeId {
+        let space = self.space();
         let before = if self.options.is_lenient { space } else { self.tree.empty() };
-        self.tree.seq(&[before, comma, space])
+        self.tree.seq(&[before, self.punctuation(",", ", "), space])
     }
 
-    fn no_items(&mut self) -> Each {
+    fn no_items(&self) -> Each {
         let separator = self.separator();
         Each { items: Vec::new(), separator, further: None, least: 0, most: None, any_order: self.options.any_order }
     }
 
     /// An object with these items.
-    fn braced(&mut self, each: Each) -> NodeId {
+    fn braced(&self, each: Each) -> NodeId {
         let mut orders = vec![each.clone()];
         if !each.any_order {
             let (mut first, optional): (Vec<_>, Vec<_>) = each.items.iter().copied().partition(|item| item.1);
@@ -321,19 +313,18 @@ impl<'t> Values<'t> {
             }
         }
         let orders: Vec<NodeId> = orders.into_iter().map(|each| self.tree.each(each)).collect();
-        let items = self.tree.alt(&orders);
-        self.enclosed("{", items, "}")
+        self.enclosed("{", self.tree.alt(&orders), "}")
     }
 
-    fn enclosed(&mut self, open: &str, items: NodeId, close: &str) -> NodeId {
-        let (open, space, close) = (self.punctuation(open, open), self.space(), self.punctuation(close, close));
-        self.tree.seq(&[open, space, items, space, close])
+    fn enclosed(&self, open: &str, items: NodeId, close: &str) -> NodeId {
+        let space = self.space();
+        self.tree.seq(&[self.punctuation(open, open), space, items, space, self.punctuation(close, close)])
     }
 
     /// An array whose first items are these, and then at least and at most so many items in all.
-    fn items(&mut self, first: &[NodeId], rest: Option<NodeId>, least: u64, most: Option<u64>) -> NodeId {
+    fn items(&self, first: &[NodeId], rest: Option<NodeId>, least: u64, most: Option<u64>) -> NodeId {
         let separator = self.separator();
-        let tree = &mut *self.tree;
+        let tree = self.tree;
         let (len, count) = (first.len() as u64, |count: u64| u32::try_from(count).unwrap_or(u32::MAX));
         let empty = tree.empty();
         let most_in_all = most.unwrap_or(u64::MAX);
@@ -366,11 +357,10 @@ impl<'t> Values<'t> {
 }
 
 /// Space between the parts of a JSON text, as models write it: none, a space, or a line break with indentation.
-pub fn space(tree: &mut Tree) -> NodeId {
-    let (empty, one, line, indent) = (tree.empty(), tree.text(" "), tree.text("\n"), tree.one_of(" \t"));
-    let (lines, indent) = (tree.repeat(line, 1, Some(2)), tree.repeat(indent, 0, Some(MAX_INDENT)));
-    let line = tree.seq(&[lines, indent]);
-    tree.alt(&[empty, one, line])
+pub fn space(tree: &TreeBuilder) -> NodeId {
+    let lines = tree.repeat(tree.text("\n"), 1, Some(2));
+    let indent = tree.repeat(tree.one_of(" \t"), 0, Some(MAX_INDENT));
+    tree.alt(&[tree.empty(), tree.text(" "), tree.seq(&[lines, indent])])
 }
 
 impl Schema {
@@ -378,7 +368,7 @@ impl Schema {
     ///
     /// # Errors
     /// As [`Values::value`].
-    pub fn compile(&self, options: &CompileOptions, tree: &mut Tree) -> Result<CompiledSchema> {
+    pub fn compile(&self, options: &CompileOptions, tree: &TreeBuilder) -> Result<CompiledSchema> {
         let mut values = Values::new(tree, Notation::Json, *options);
         let node = values.value(self)?;
         Ok(CompiledSchema { node, unenforced: values.into_unenforced() })
@@ -427,8 +417,7 @@ impl SchemaWriter<'_, '_, '_> {
                 let items = items.collect();
                 let (least, most) = (count(array.least), array.most.map(count));
                 let each = Each { items, least, most, any_order: true, ..self.values.no_items() };
-                let items = self.values.tree.each(each);
-                self.values.enclosed("[", items, "]")
+                self.values.enclosed("[", self.values.tree.each(each), "]")
             }
             SchemaNode::Array(array) => {
                 let first = array.first.iter().map(|item| self.node(item)).collect::<Result<Vec<_>>>()?;
@@ -439,8 +428,7 @@ impl SchemaWriter<'_, '_, '_> {
             SchemaNode::Number(range) => self.values.pattern(range.pattern(), &self.schema.work),
             SchemaNode::Multiples(set) => {
                 let number = Spelling::new(Script::Json, &[]).texts(set, &self.schema.work, self.values.tree);
-                let number = number.unwrap_or_else(|_| self.values.tree.class(&[]));
-                self.values.verbatim(number)
+                self.values.verbatim(number.unwrap_or_else(|_| self.values.tree.class(&[])))
             }
             SchemaNode::Boolean => self.values.constants(&[true.into(), false.into()]),
             SchemaNode::Null => self.values.constants(&[Value::Null]),
@@ -475,8 +463,8 @@ impl SchemaWriter<'_, '_, '_> {
     /// A string, or a name of an object.
     fn text(&mut self, text: &TextNode, is_key: bool) -> Result<NodeId> {
         let mut fault = None;
-        let work = &self.schema.work;
-        let content = |tree: &mut Tree, spelling: &Spelling| {
+        let (work, tree) = (&self.schema.work, self.values.tree);
+        let content = |spelling: &Spelling| {
             content(text, spelling, work, tree).unwrap_or_else(|why| {
                 fault = Some(why);
                 spelling.any_text(tree, false)
@@ -503,8 +491,7 @@ impl SchemaWriter<'_, '_, '_> {
         let further = (!further.is_empty()).then(|| self.values.tree.alt(&further));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let (least, most) = (count(object.least), object.most.map(count));
-        let each = Each { items, further, least, most, ..self.values.no_items() };
-        Ok(self.values.braced(each))
+        Ok(self.values.braced(Each { items, further, least, most, ..self.values.no_items() }))
     }
 }
 
@@ -513,7 +500,7 @@ pub(crate) fn content(
     text: &TextNode,
     spelling: &Spelling,
     work: &Work,
-    tree: &mut Tree,
+    tree: &TreeBuilder,
 ) -> std::result::Result<NodeId, String> {
     let written = match text {
         TextNode::Pattern(node) => spelling.pattern(node, work, tree),
@@ -536,20 +523,14 @@ fn spell(value: &Value, notation: Notation, quote: &str, spelling: &Spelling) ->
 }
 
 /// One of these texts, which are sorted and share their first bytes, with what JSON has for it. Common beginnings are written once.
-pub(crate) fn one_of(texts: &[(String, Option<String>)], n_shared: usize, depth: usize, tree: &mut Tree) -> NodeId {
-    let end = |text: &(String, Option<String>), from: usize, tree: &mut Tree| {
+pub(crate) fn one_of(texts: &[(String, Option<String>)], n_shared: usize, depth: usize, tree: &TreeBuilder) -> NodeId {
+    let end = |text: &(String, Option<String>), from: usize| {
         let rest = tree.text(text.0.as_bytes().get(from..).unwrap_or_default());
-        match &text.1 {
-            Some(json) => {
-                let json = tree.emit(json);
-                tree.seq(&[rest, json])
-            }
-            None => rest,
-        }
+        text.1.as_ref().map_or(rest, |json| tree.seq(&[rest, tree.emit(json)]))
     };
     let (Some(first), Some(last)) = (texts.first(), texts.last()) else { return tree.class(&[]) };
     if texts.len() == 1 || depth > MAX_SHARED {
-        let forms: Vec<NodeId> = texts.iter().map(|text| end(text, n_shared, tree)).collect();
+        let forms: Vec<NodeId> = texts.iter().map(|text| end(text, n_shared)).collect();
         return tree.alt(&forms);
     }
     let common = first.0.bytes().zip(last.0.bytes()).take_while(|(one, other)| one == other).count();
@@ -557,12 +538,12 @@ pub(crate) fn one_of(texts: &[(String, Option<String>)], n_shared: usize, depth:
     let next = |text: &(String, Option<String>)| text.0.as_bytes().get(common).copied();
     for group in texts.chunk_by(|one, other| next(one).is_some() && next(one) == next(other)) {
         forms.push(match group {
-            [only] => end(only, common, tree),
+            [only] => end(only, common),
             group => one_of(group, common, depth + 1, tree),
         });
     }
-    let (shared, rest) = (tree.text(first.0.as_bytes().get(n_shared..common).unwrap_or_default()), tree.alt(&forms));
-    tree.seq(&[shared, rest])
+    let shared = tree.text(first.0.as_bytes().get(n_shared..common).unwrap_or_default());
+    tree.seq(&[shared, tree.alt(&forms)])
 }
 
 /// The rest of a delimiter from the first character on that values have only in strings.

@@ -19,7 +19,7 @@ use crate::llama::{Model, ModelParams};
 use crate::ngram::Cache;
 use foredraft_base::work::Work;
 use foredraft_base::{RowSpan, SavedMedia, Snapshot};
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 use foredraft_schema::{CompileOptions, Notation, Schema};
 
 /// Executions in a test run; `scripts/check.sh fuzz` sets more.
@@ -452,12 +452,12 @@ fn schemas_convert_or_fail() {
         if let Ok(parsed) = schema::parse(&schema) {
             let work = Work::new(1 << 23, None);
             let _ = schema::to_grammar(&parsed, &CompileOptions::default(), &work);
-            let mut tree = Tree::new();
+            let tree = TreeBuilder::new();
             if let Ok(read) = Schema::new(&parsed, &work) {
                 let options =
                     CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
-                let _ = read.compile(&options, &mut tree);
-                let _ = read.compile_argument(&["</parameter>"], Notation::Json, &options, &mut tree);
+                let _ = read.compile(&options, &tree);
+                let _ = read.compile_argument(&["</parameter>"], Notation::Json, &options, &tree);
                 let _ = read.parameters();
                 let _ = read.is_valid(&schema);
             }

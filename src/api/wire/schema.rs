@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::fields::{Fields, unexpected};
 use crate::error::{Error, Result};
 use foredraft_base::work::Work;
-use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_grammar::tree::{NodeId, Tree, TreeBuilder};
 use foredraft_schema::{CompileOptions, Schema, Unenforced};
 
 /// Reads the field `json_schema`: an object, or a string that contains one.
@@ -38,11 +38,11 @@ pub fn read_options(fields: &mut Fields) -> Result<CompileOptions> {
 /// `invalid_request`, with the location in the schema: it is not a schema, nothing satisfies it, or it is too large. `cancelled`: `work`
 /// was interrupted.
 pub fn to_grammar(schema: &Value, options: &CompileOptions, work: &Work) -> Result<(Tree, NodeId, Vec<String>)> {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let read = Schema::new(schema, work);
-    let compiled = read.and_then(|schema| schema.compile(options, &mut tree)).map_err(|error| of_field(&error))?;
+    let compiled = read.and_then(|schema| schema.compile(options, &tree)).map_err(|error| of_field(&error))?;
     let warning = |one: Unenforced| format!("json_schema: {}: {}", one.location, one.reason);
-    Ok((tree, compiled.node, compiled.unenforced.into_iter().map(warning).collect()))
+    Ok((tree.into(), compiled.node, compiled.unenforced.into_iter().map(warning).collect()))
 }
 
 /// An error as the field `json_schema` has it.

@@ -1,8 +1,8 @@
 //! The builder of a turn's tree with its elements: texts of the format, and the white space around them.
 
-use std::collections::HashSet;
+use std::cell::RefCell;
 
-use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_grammar::tree::{NodeId, TreeBuilder};
 use foredraft_schema::{CompileOptions, Schema, Unenforced};
 
 use crate::format::ChatFormat;
@@ -29,41 +29,35 @@ pub(super) struct TurnBuilder<'f> {
     pub(super) format: &'f ChatFormat,
     pub(super) tools: &'f [Tool],
     pub(super) is_lenient: bool,
-    pub(super) tree: Tree,
-    /// The nodes of names.
-    pub(super) names: HashSet<NodeId>,
-    pub(super) unenforced: Vec<(Option<String>, Unenforced)>,
+    pub(super) tree: TreeBuilder,
+    pub(super) unenforced: RefCell<Vec<(Option<String>, Unenforced)>>,
 }
 
 impl<'f> TurnBuilder<'f> {
     pub(super) fn new(format: &'f ChatFormat, tools: &'f [Tool], is_lenient: bool) -> TurnBuilder<'f> {
-        let (tree, names, unenforced) = (Tree::new(), HashSet::new(), Vec::new());
-        TurnBuilder { format, tools, is_lenient, tree, names, unenforced }
+        TurnBuilder { format, tools, is_lenient, tree: TreeBuilder::new(), unenforced: RefCell::default() }
     }
 
     /// Any white space, beside free text.
-    pub(super) fn space(&mut self) -> NodeId {
-        let space = self.tree.one_of(" \t\r\n");
-        self.tree.repeat(space, 0, None)
+    pub(super) fn space(&self) -> NodeId {
+        self.tree.repeat(self.tree.one_of(" \t\r\n"), 0, None)
     }
 
     /// White space between two texts. It is bounded where a mask lets nothing else through.
-    pub(super) fn gap(&mut self) -> NodeId {
+    pub(super) fn gap(&self) -> NodeId {
         if self.is_lenient {
             return self.space();
         }
-        let space = self.tree.one_of(" \t\r\n");
-        self.tree.repeat(space, 0, Some(MAX_GAP))
+        self.tree.repeat(self.tree.one_of(" \t\r\n"), 0, Some(MAX_GAP))
     }
 
     /// A text of the format, in which white space stands for any or none, as beside tags.
-    pub(super) fn words(&mut self, text: &str) -> NodeId {
-        let parts = self.spaced(text);
-        self.tree.seq(&parts)
+    pub(super) fn words(&self, text: &str) -> NodeId {
+        self.tree.seq(&self.spaced(text))
     }
 
     /// The parts of [`TurnBuilder::words`].
-    pub(super) fn spaced(&mut self, text: &str) -> Vec<NodeId> {
+    pub(super) fn spaced(&self, text: &str) -> Vec<NodeId> {
         let gap = self.gap();
         let mut parts = Vec::new();
         let is_tag = |char: char| "<>[](){}".contains(char) || char.is_whitespace();
@@ -81,7 +75,7 @@ impl<'f> TurnBuilder<'f> {
     }
 
     /// Parts one after the other, with one gap where two meet.
-    pub(super) fn joined(&mut self, first: &[NodeId], then: &[NodeId]) -> NodeId {
+    pub(super) fn joined(&self, first: &[NodeId], then: &[NodeId]) -> NodeId {
         let gap = self.gap();
         let mut parts = [first, then].concat();
         parts.dedup_by(|one, other| one == other && *one == gap);
@@ -89,21 +83,20 @@ impl<'f> TurnBuilder<'f> {
     }
 
     /// One of these texts of the format. `None`: there are none.
-    pub(super) fn tag(&mut self, texts: &[String]) -> Option<NodeId> {
+    pub(super) fn tag(&self, texts: &[String]) -> Option<NodeId> {
         let texts = cores(texts);
         (!texts.is_empty()).then(|| self.tree.texts(&texts))
     }
 
-    pub(super) fn first_of(&mut self, first: &[NodeId], last: NodeId) -> NodeId {
+    pub(super) fn first_of(&self, first: &[NodeId], last: NodeId) -> NodeId {
         let ways: Vec<NodeId> = first.iter().copied().chain([last]).collect();
         self.tree.alt(&ways)
     }
 
     /// The end of a turn, which models leave out.
-    pub(super) fn turn_end(&mut self) -> NodeId {
-        let (gap, end) = (self.gap(), self.words(&self.format.turn_end));
-        let end = self.tree.opt(end);
-        self.tree.seq(&[gap, end, gap])
+    pub(super) fn turn_end(&self) -> NodeId {
+        let gap = self.gap();
+        self.tree.seq(&[gap, self.tree.opt(self.words(&self.format.turn_end)), gap])
     }
 }
 

@@ -49,7 +49,7 @@ impl CallForm {
 
 impl TurnBuilder<'_> {
     /// All ways to write calls.
-    pub(super) fn forms(&mut self, request: &TurnRequest) -> Result<Vec<CallForm>> {
+    pub(super) fn forms(&self, request: &TurnRequest) -> Result<Vec<CallForm>> {
         let mut forms = Vec::new();
         if request.tools.is_empty() {
             return Ok(forms);
@@ -61,7 +61,7 @@ impl TurnBuilder<'_> {
         Ok(forms)
     }
 
-    fn add_forms(&mut self, calls: &Calls, several: bool, tools: &[Tool], forms: &mut Vec<CallForm>) -> Result<()> {
+    fn add_forms(&self, calls: &Calls, several: bool, tools: &[Tool], forms: &mut Vec<CallForm>) -> Result<()> {
         let (head, parts) = match calls.call.split_first() {
             Some((CallPart::Text(text), rest)) if !core(text).is_empty() => (text.as_str(), rest),
             _ => ("", calls.call.as_slice()),
@@ -84,39 +84,34 @@ impl TurnBuilder<'_> {
         }
         let (shared, rests) = self.without_shared(&ways);
         let (gap, nothing) = (self.gap(), self.tree.empty());
-        let separator = self.words(&calls.separator);
-        let separator = self.tree.seq(&[gap, separator, gap]);
+        let separator = self.tree.seq(&[gap, self.words(&calls.separator), gap]);
         if is_anchored {
             // Marks stand inside of the call.
             let (before, shared) = if self.is_lenient { (Vec::new(), shared) } else { (shared, Vec::new()) };
-            let (tag, rest) = (self.tree.seq(&before), self.joined(&shared, &[rests]));
-            let rest = self.tree.mark(Mark::Call, rest);
-            let is_certain = matches!(parts, [CallPart::Object(CallObject { name: Some(_), .. }), ..]);
+            let rest = self.tree.mark(Mark::Call, self.joined(&shared, &[rests]));
             forms.push(CallForm {
                 word: String::new(),
                 around_name: None,
-                tag,
+                tag: self.tree.seq(&before),
                 rest,
                 rest_inside: rest,
                 separator,
                 is_anchored,
-                is_certain,
+                is_certain: matches!(parts, [CallPart::Object(CallObject { name: Some(_), .. }), ..]),
             });
             return Ok(());
         }
         let whole_head = self.words(head);
-        let several_calls = |builder: &mut Self, tail: NodeId| {
-            let one = builder.joined(&shared, &[rests, tail]);
-            let one = builder.tree.mark(Mark::Call, one);
-            let another = builder.tree.seq(&[separator, whole_head, one]);
-            (one, if several { builder.tree.repeat(another, 0, None) } else { nothing })
+        let several_calls = |tail: NodeId| {
+            let one = self.tree.mark(Mark::Call, self.joined(&shared, &[rests, tail]));
+            let another = self.tree.seq(&[separator, whole_head, one]);
+            (one, if several { self.tree.repeat(another, 0, None) } else { nothing })
         };
         let (tail, optional_tail) = (self.words(tail), self.optional_words(tail));
-        let (one, more) = several_calls(self, optional_tail);
+        let (one, more) = several_calls(optional_tail);
         // A call inside of reasoning is whole.
-        let (one_inside, more_inside) = if optional_tail == nothing { (one, more) } else { several_calls(self, tail) };
-        let end = self.words(&calls.end);
-        let end = self.tree.seq(&[gap, end]);
+        let (one_inside, more_inside) = if optional_tail == nothing { (one, more) } else { several_calls(tail) };
+        let end = self.tree.seq(&[gap, self.words(&calls.end)]);
         let optional_end = self.optional_words(&calls.end);
         let is_section = !core(&calls.begin).is_empty();
         let around_name = match parts {
@@ -125,22 +120,18 @@ impl TurnBuilder<'_> {
             }
             _ => None,
         };
-        let mut add = |builder: &mut Self, text: &str, parts: &[NodeId], inside: &[NodeId]| {
-            let (word, behind) = builder.first_tag(text);
-            let mut behind_word = builder.spaced(behind);
+        let mut add = |text: &str, parts: &[NodeId], inside: &[NodeId]| {
+            let (word, behind) = self.first_tag(text);
+            let mut behind_word = self.spaced(behind);
             if word.starts_with(['<', '[']) && word.ends_with(['>', ']']) {
                 behind_word.insert(0, gap);
             }
-            let tag = builder.tree.text(word);
-            let (rest, rest_inside) = (builder.joined(&behind_word, parts), builder.joined(&behind_word, inside));
-            let around_name = around_name.clone().map(|after| (behind.to_owned(), after));
-            let word = word.to_owned();
             forms.push(CallForm {
-                word,
-                around_name,
-                tag,
-                rest,
-                rest_inside,
+                word: word.to_owned(),
+                around_name: around_name.clone().map(|after| (behind.to_owned(), after)),
+                tag: self.tree.text(word),
+                rest: self.joined(&behind_word, parts),
+                rest_inside: self.joined(&behind_word, inside),
                 separator,
                 is_anchored,
                 is_certain: true,
@@ -149,15 +140,15 @@ impl TurnBuilder<'_> {
         if is_section {
             let end_inside = if calls.end_is_optional { optional_end } else { end };
             let end = if self.is_lenient { optional_end } else { end_inside };
-            add(self, &calls.begin, &[whole_head, one, more, end], &[whole_head, one_inside, more_inside, end_inside]);
+            add(&calls.begin, &[whole_head, one, more, end], &[whole_head, one_inside, more_inside, end_inside]);
             // Models leave out the texts around all calls.
             if core(head).contains('<') {
-                add(self, head, &[one, more, optional_end], &[one_inside, more_inside, optional_end]);
+                add(head, &[one, more, optional_end], &[one_inside, more_inside, optional_end]);
             }
         } else {
             let has_separator = !core(&calls.separator).is_empty();
             let ends = |more| if has_separator { more } else { nothing };
-            add(self, head, &[one, ends(more)], &[one_inside, ends(more_inside)]);
+            add(head, &[one, ends(more)], &[one_inside, ends(more_inside)]);
         }
         Ok(())
     }
@@ -179,46 +170,40 @@ impl TurnBuilder<'_> {
     }
 
     /// The words of an end, of which models leave out the last ones or all.
-    fn optional_words(&mut self, text: &str) -> NodeId {
+    fn optional_words(&self, text: &str) -> NodeId {
         let (gap, nothing) = (self.gap(), self.tree.empty());
-        words_of(text).collect::<Vec<_>>().into_iter().rev().fold(nothing, |next, word| {
-            let word = self.tree.text(word);
-            let end = self.tree.seq(&[gap, word, next]);
-            self.tree.opt(end)
-        })
+        let words: Vec<&str> = words_of(text).collect();
+        words.into_iter().rfold(nothing, |next, word| self.tree.opt(self.tree.seq(&[gap, self.tree.text(word), next])))
     }
 
     /// A call. In a lenient tree it is one only when it is complete.
-    pub(super) fn call(&mut self, form: &CallForm) -> NodeId {
+    pub(super) fn call(&self, form: &CallForm) -> NodeId {
         let commit = if self.is_lenient { self.tree.commit() } else { self.tree.empty() };
         self.tree.seq(&[form.tag, form.rest, commit])
     }
 
     /// More calls of a form behind one of them. `rest`: of the form.
-    pub(super) fn more_calls(&mut self, form: &CallForm, rest: NodeId, request: &TurnRequest) -> NodeId {
+    pub(super) fn more_calls(&self, form: &CallForm, rest: NodeId, request: &TurnRequest) -> NodeId {
         if !self.is_lenient && !request.parallel {
             return self.tree.empty();
         }
-        let gap = self.gap();
-        let between = if form.is_anchored { form.separator } else { gap };
-        let another = self.tree.seq(&[between, form.tag, rest]);
-        self.tree.repeat(another, 0, None)
+        let between = if form.is_anchored { form.separator } else { self.gap() };
+        self.tree.repeat(self.tree.seq(&[between, form.tag, rest]), 0, None)
     }
 
     /// Calls that begin a turn, and what follows. `after`: any parts.
-    pub(super) fn anchored(&mut self, form: &CallForm, after: NodeId, request: &TurnRequest) -> NodeId {
-        let (space, commit, nothing) = (self.space(), self.tree.commit(), self.tree.empty());
-        let more = self.more_calls(form, form.rest, request);
+    pub(super) fn anchored(&self, form: &CallForm, after: NodeId, request: &TurnRequest) -> NodeId {
+        let (space, more) = (self.space(), self.more_calls(form, form.rest, request));
         if self.is_lenient {
-            return self.tree.seq(&[space, form.tag, form.rest, more, commit, after]);
+            return self.tree.seq(&[space, form.tag, form.rest, more, self.tree.commit(), after]);
         }
-        let (begun, end) = (if form.is_certain { commit } else { nothing }, self.turn_end());
-        self.tree.seq(&[space, form.tag, begun, form.rest, more, end])
+        let begun = if form.is_certain { self.tree.commit() } else { self.tree.empty() };
+        self.tree.seq(&[space, form.tag, begun, form.rest, more, self.turn_end()])
     }
 
     /// The first `n` parts of a call of one tool. `is_line`: no tag begins it, so white space ends its name.
     fn call_parts(
-        &mut self,
+        &self,
         (parts, n): (&[CallPart], usize),
         is_line: bool,
         is_anchored: bool,
@@ -237,10 +222,8 @@ impl TurnBuilder<'_> {
                 CallPart::Id => nodes.push(self.id()),
                 CallPart::Number => nodes.push(self.number()),
                 CallPart::NumberedName { prefix, separator } => {
-                    let (prefix, name, separator) =
-                        (self.tree.text(prefix), self.name(tool), self.tree.text(separator));
-                    let number = self.number();
-                    let id = self.tree.seq(&[prefix, name, separator, number]);
+                    let (prefix, separator) = (self.tree.text(prefix), self.tree.text(separator));
+                    let id = self.tree.seq(&[prefix, self.name(tool), separator, self.number()]);
                     nodes.push(self.tree.mark(Mark::CallId, id));
                 }
                 CallPart::Object(object) if self.is_lenient => nodes.push(self.any_object_call(object)),
@@ -266,51 +249,43 @@ impl TurnBuilder<'_> {
         Ok(nodes)
     }
 
-    pub(super) fn name(&mut self, tool: &Tool) -> NodeId {
-        let name = self.tree.text(&tool.name);
-        let name = self.tree.mark(Mark::Name, name);
-        self.names.insert(name);
-        name
+    pub(super) fn name(&self, tool: &Tool) -> NodeId {
+        self.tree.mark(Mark::Name, self.tree.text(&tool.name))
     }
 
     /// The name of any tool.
-    pub(super) fn any_name(&mut self) -> NodeId {
-        let tools = self.tools;
-        let names: Vec<NodeId> = tools.iter().map(|tool| self.name(tool)).collect();
+    pub(super) fn any_name(&self) -> NodeId {
+        let names: Vec<NodeId> = self.tools.iter().map(|tool| self.name(tool)).collect();
         self.tree.alt(&names)
     }
 
     /// The letters, digits and signs of an id, in which the first one is a letter or a digit.
-    pub(super) fn id(&mut self) -> NodeId {
+    pub(super) fn id(&self) -> NodeId {
         let ranges = [(0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)];
         let signs = ['_', '.', ':', '-'].map(|char| (u32::from(char), u32::from(char)));
         let (first, next) = (self.tree.class(&ranges), self.tree.class(&[&ranges[..], &signs].concat()));
-        let next = self.tree.repeat(next, 0, Some(MAX_ID - 1));
-        let id = self.tree.seq(&[first, next]);
-        self.tree.mark(Mark::CallId, id)
+        self.tree.mark(Mark::CallId, self.tree.seq(&[first, self.tree.repeat(next, 0, Some(MAX_ID - 1))]))
     }
 
-    fn number(&mut self) -> NodeId {
-        let digit = self.tree.class(&[(0x30, 0x39)]);
-        self.tree.repeat(digit, 1, Some(MAX_DIGITS))
+    fn number(&self) -> NodeId {
+        self.tree.repeat(self.tree.class(&[(0x30, 0x39)]), 1, Some(MAX_DIGITS))
     }
 
     /// The arguments of a call as one object.
-    pub(super) fn arguments(&mut self, notation: Notation, tool: &Tool) -> Result<NodeId> {
-        let options = self.options();
-        let mut values = Values::new(&mut self.tree, notation, options);
+    pub(super) fn arguments(&self, notation: Notation, tool: &Tool) -> Result<NodeId> {
+        let mut values = Values::new(&self.tree, notation, self.options());
         let node = values.object(&tool.schema)?;
-        let unenforced = values.into_unenforced();
-        self.note(tool, unenforced);
+        self.note(tool, values.into_unenforced());
         Ok(if notation == Notation::Json { self.tree.mark(Mark::Verbatim, node) } else { node })
     }
 
     /// The nodes with which all of these lists begin, and the alternatives behind them.
-    fn without_shared(&mut self, lists: &[Vec<NodeId>]) -> (Vec<NodeId>, NodeId) {
+    fn without_shared(&self, lists: &[Vec<NodeId>]) -> (Vec<NodeId>, NodeId) {
         let Some((first, others)) = lists.split_first() else { return (Vec::new(), self.tree.class(&[])) };
         let same = |other: &Vec<NodeId>| first.iter().zip(other).take_while(|(one, other)| one == other).count();
         // One tool alone begins like several: its name is its own.
-        let own = first.iter().position(|node| self.names.contains(node)).unwrap_or(first.len());
+        let name = self.tools.first().map(|tool| self.name(tool));
+        let own = first.iter().position(|node| Some(*node) == name).unwrap_or(first.len());
         let n_shared = others.iter().map(same).fold(own, usize::min);
         let mut rests: Vec<NodeId> = Vec::new();
         for list in lists {

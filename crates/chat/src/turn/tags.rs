@@ -28,7 +28,7 @@ pub(super) struct TaggedCall<'a> {
 
 impl TurnBuilder<'_> {
     /// All arguments, each once and in any order.
-    pub(super) fn tagged_arguments(&mut self, call: TaggedCall<'_>) -> Result<NodeId> {
+    pub(super) fn tagged_arguments(&self, call: TaggedCall<'_>) -> Result<NodeId> {
         let parameters = &call.tool.parameters;
         let mut items = Vec::new();
         for property in &parameters.properties {
@@ -40,29 +40,26 @@ impl TurnBuilder<'_> {
         let mut further = None;
         if let (Some(additional), true) = (&parameters.additional, items.is_empty() || self.is_lenient) {
             // Any names. That each comes once is not enforced.
-            let (char, quote, colon) = (self.tree.class(&KEY_CHARS), self.tree.emit("\""), self.tree.emit("\": "));
-            let key = self.tree.repeat(char, 1, Some(MAX_KEY));
+            let key = self.tree.repeat(self.tree.class(&KEY_CHARS), 1, Some(MAX_KEY));
             let key = self.tree.mark(Mark::Text, key);
-            let key = self.tree.seq(&[quote, key, colon]);
+            let key = self.tree.seq(&[self.tree.emit("\""), key, self.tree.emit("\": ")]);
             further = Some(self.tagged(call, "", key, additional)?);
         }
-        let (gap, separator, comma) = (self.gap(), self.words(&call.tags.separator), self.tree.emit(", "));
-        let separator = self.tree.seq(&[gap, separator, comma]);
+        let separator = self.tree.seq(&[self.gap(), self.words(&call.tags.separator), self.tree.emit(", ")]);
         let each = self.tree.each(Each { items, separator, further, least: 0, most: None, any_order: true });
         Ok(self.bracketed("{", each, "}"))
     }
 
     /// Nodes between brackets that the completion does not have.
-    fn bracketed(&mut self, open: &str, node: NodeId, close: &str) -> NodeId {
-        let (open, close) = (self.tree.emit(open), self.tree.emit(close));
-        self.tree.seq(&[open, node, close])
+    fn bracketed(&self, open: &str, node: NodeId, close: &str) -> NodeId {
+        self.tree.seq(&[self.tree.emit(open), node, self.tree.emit(close)])
     }
 
     /// One argument. `key` reads its name.
-    fn tagged(&mut self, call: TaggedCall<'_>, name: &str, key: NodeId, schema: &Schema) -> Result<NodeId> {
+    fn tagged(&self, call: TaggedCall<'_>, name: &str, key: NodeId, schema: &Schema) -> Result<NodeId> {
         let TaggedCall { tags, tail, tool } = call;
-        let (gap, before) = (self.gap(), self.words(core(&tags.before_key)));
-        let before = self.tree.seq(&[gap, before]);
+        let gap = self.gap();
+        let before = self.tree.seq(&[gap, self.words(core(&tags.before_key))]);
         let raw = tool.raw.get("properties").and_then(|properties| properties.get(name)).unwrap_or(&Value::Null);
         let mut forms = Vec::new();
         // A longer text comes first, because it can begin with a shorter one.
@@ -71,8 +68,7 @@ impl TurnBuilder<'_> {
         for value in values {
             let close = value.close.replace(KEY, name);
             if tags.is_python {
-                let (open, value) = (self.words(&value.open), self.literal(schema, tool)?);
-                forms.push(self.tree.seq(&[gap, open, gap, value]));
+                forms.push(self.tree.seq(&[gap, self.words(&value.open), gap, self.literal(schema, tool)?]));
                 continue;
             }
             let end = if core(&close).is_empty() { core(tail) } else { core(&close) };
@@ -89,12 +85,11 @@ impl TurnBuilder<'_> {
                 forms.push(self.enclosed(value, &close, node));
             }
         }
-        let forms = self.tree.alt(&forms);
-        Ok(self.tree.seq(&[before, key, forms]))
+        Ok(self.tree.seq(&[before, key, self.tree.alt(&forms)]))
     }
 
     /// A value with the texts around it. The white space that the template prints beside them is not a part of it.
-    fn enclosed(&mut self, value: &TaggedValue, close: &str, node: NodeId) -> NodeId {
+    fn enclosed(&self, value: &TaggedValue, close: &str, node: NodeId) -> NodeId {
         let gap = self.gap();
         let mut parts = Vec::new();
         for word in words_of(&value.open) {
@@ -109,8 +104,7 @@ impl TurnBuilder<'_> {
             false => {
                 // The value is the shorter one of two.
                 let before = self.tree.text(before);
-                let (shorter, longer) = (self.tree.seq(&[node, before, close]), self.tree.seq(&[node, close]));
-                self.tree.alt(&[shorter, longer])
+                self.tree.alt(&[self.tree.seq(&[node, before, close]), self.tree.seq(&[node, close])])
             }
         };
         parts.push(end);
@@ -118,19 +112,19 @@ impl TurnBuilder<'_> {
     }
 
     /// The node of an argument that ends before one of the texts. What it does not enforce is noted.
-    fn argument(&mut self, ends: &[&str], schema: &Schema, tool: &Tool) -> Result<CompiledArgument> {
-        let mut argument = schema.compile_argument(ends, Notation::Json, &self.options(), &mut self.tree)?;
+    fn argument(&self, ends: &[&str], schema: &Schema, tool: &Tool) -> Result<CompiledArgument> {
+        let mut argument = schema.compile_argument(ends, Notation::Json, &self.options(), &self.tree)?;
         self.note(tool, std::mem::take(&mut argument.unenforced));
         Ok(argument)
     }
 
     /// A value whose schema says whether it is text or JSON.
-    fn by_schema(&mut self, tags: &Tags, end: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<NodeId> {
+    fn by_schema(&self, tags: &Tags, end: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<NodeId> {
         let (options, argument) = (self.options(), self.argument(&[end], schema, tool)?);
         let mut forms = Vec::new();
         if argument.kind != ArgumentKind::Text {
             if tags.prints_python
-                && let Some(values) = schema.compile_values(Notation::Python, &options, &mut self.tree)?
+                && let Some(values) = schema.compile_values(Notation::Python, &options, &self.tree)?
             {
                 forms.push(values.node);
             }
@@ -148,16 +142,16 @@ impl TurnBuilder<'_> {
         }
         forms.insert(0, node);
         if self.is_lenient {
-            let any = Values::new(&mut self.tree, Notation::Json, options).any();
+            let any = Values::new(&self.tree, Notation::Json, options).any();
             forms.extend([self.tree.mark(Mark::Verbatim, any), self.text_until(&[end])]);
         }
         // Nothing says that space belongs to the value.
-        let (gap, forms) = (self.gap(), self.tree.alt(&forms));
-        Ok(self.tree.seq(&[gap, forms, gap]))
+        let gap = self.gap();
+        Ok(self.tree.seq(&[gap, self.tree.alt(&forms), gap]))
     }
 
     /// A string as it stands. `None`: no string is valid.
-    fn only_text(&mut self, end: &str, schema: &Schema, tool: &Tool) -> Result<Option<NodeId>> {
+    fn only_text(&self, end: &str, schema: &Schema, tool: &Tool) -> Result<Option<NodeId>> {
         let argument = self.argument(&[end], schema, tool)?;
         Ok(match argument.kind {
             ArgumentKind::Text => Some(argument.node),
@@ -167,10 +161,10 @@ impl TurnBuilder<'_> {
     }
 
     /// A value as JSON. `None`: none of this type is valid. An empty name stands for values that are no strings.
-    fn only_json(&mut self, kind: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<Option<NodeId>> {
+    fn only_json(&self, kind: &str, schema: &Schema, raw: &Value, tool: &Tool) -> Result<Option<NodeId>> {
         let options = self.options();
         if self.is_lenient {
-            let any = Values::new(&mut self.tree, Notation::Json, options).any();
+            let any = Values::new(&self.tree, Notation::Json, options).any();
             return Ok(Some(self.tree.mark(Mark::Verbatim, any)));
         }
         let is_possible =
@@ -178,32 +172,29 @@ impl TurnBuilder<'_> {
         if !is_possible || schema.argument_kind()? == ArgumentKind::Text {
             return Ok(None);
         }
-        let compiled = schema.compile(&options, &mut self.tree)?;
+        let compiled = schema.compile(&options, &self.tree)?;
         self.note(tool, compiled.unenforced);
         Ok(Some(self.tree.mark(Mark::Verbatim, compiled.node)))
     }
 
     /// A literal of Python. Templates print strings in single quotes without escapes, so what cannot be read with them is as it stands.
-    fn literal(&mut self, schema: &Schema, tool: &Tool) -> Result<NodeId> {
-        let options = self.options();
-        let mut values = Values::new(&mut self.tree, Notation::Python, options);
+    fn literal(&self, schema: &Schema, tool: &Tool) -> Result<NodeId> {
+        let mut values = Values::new(&self.tree, Notation::Python, self.options());
         let literal = values.value(schema)?;
-        let unenforced = values.into_unenforced();
-        self.note(tool, unenforced);
+        self.note(tool, values.into_unenforced());
         if schema.argument_kind()? == ArgumentKind::Json && !self.is_lenient {
             return Ok(literal);
         }
         let argument = self.argument(&QUOTE_ENDS, schema, tool)?;
         let text = if argument.kind == ArgumentKind::Text { argument.node } else { self.text_until(&QUOTE_ENDS) };
         let quote = self.tree.text("'");
-        let text = self.tree.seq(&[quote, text, quote]);
-        Ok(self.tree.alt(&[literal, text]))
+        Ok(self.tree.alt(&[literal, self.tree.seq(&[quote, text, quote])]))
     }
 
     /// An object or array as elements, or another value as it stands. `end`: the end of the element around it.
-    fn element_value(&mut self, call: TaggedCall<'_>, end: &str, schema: &Schema, raw: &Value) -> Result<NodeId> {
+    fn element_value(&self, call: TaggedCall<'_>, end: &str, schema: &Schema, raw: &Value) -> Result<NodeId> {
         let begin = core(&call.tags.before_key);
-        let (gap, comma) = (self.gap(), self.tree.emit(", "));
+        let gap = self.gap();
         match (declared_type(raw), raw.get("properties"), raw.get("items")) {
             (Some("object"), Some(properties), _) => {
                 let parameters = schema.parameters()?;
@@ -213,34 +204,24 @@ impl TurnBuilder<'_> {
                     let raw = properties.get(name).unwrap_or(&Value::Null);
                     let value = self.element_value(call, &format!("{begin}/{name}>"), &property.schema, raw)?;
                     let key = self.tree.emit(&format!("{}: ", Value::from(name)));
-                    let item = self.element(begin, name, key, value);
-                    items.push((item, property.is_required && !self.is_lenient));
+                    let is_required = property.is_required && !self.is_lenient;
+                    items.push((self.element(begin, name, key, value), is_required));
                 }
                 self.note(call.tool, parameters.unenforced);
-                let each = Each { items, separator: comma, further: None, least: 0, most: None, any_order: true };
-                let each = self.tree.each(each);
-                let object = self.bracketed("{", each, "}");
-                Ok(self.tree.seq(&[gap, object, gap]))
+                let separator = self.tree.emit(", ");
+                let each = Each { items, separator, further: None, least: 0, most: None, any_order: true };
+                Ok(self.tree.seq(&[gap, self.bracketed("{", self.tree.each(each), "}"), gap]))
             }
             (Some("array"), _, Some(items)) if declared_type(items).is_some() => {
                 let value = self.element_value(call, &format!("{begin}/{ITEM}>"), &schema.own_part(items)?, items)?;
-                let nothing = self.tree.empty();
-                let item = self.element(begin, ITEM, nothing, value);
-                let array = self.array(item, 0);
-                Ok(self.tree.seq(&[gap, array, gap]))
+                Ok(self.tree.seq(&[gap, self.array(begin, value, 0), gap]))
             }
             (Some("object"), ..) => {
-                let (any, nothing) = (self.any_element(begin), self.tree.empty());
-                let (some, none) = (self.any_object_element(begin, any), self.bracketed("{", nothing, "}"));
-                let object = self.tree.alt(&[some, none]);
-                Ok(self.tree.seq(&[gap, object, gap]))
+                let some = self.any_object_element(begin, self.any_element(begin));
+                let none = self.bracketed("{", self.tree.empty(), "}");
+                Ok(self.tree.seq(&[gap, self.tree.alt(&[some, none]), gap]))
             }
-            (Some("array"), ..) => {
-                let (any, nothing) = (self.any_element(begin), self.tree.empty());
-                let item = self.element(begin, ITEM, nothing, any);
-                let array = self.array(item, 0);
-                Ok(self.tree.seq(&[gap, array, gap]))
-            }
+            (Some("array"), ..) => Ok(self.tree.seq(&[gap, self.array(begin, self.any_element(begin), 0), gap])),
             (kind, ..) => {
                 let value = self.by_schema(call.tags, end, schema, raw, call.tool)?;
                 let mut forms = Vec::new();
@@ -252,8 +233,7 @@ impl TurnBuilder<'_> {
                     }
                 }
                 if forms.is_empty() && kind.is_none() && schema.is_valid(&Value::Object(Map::new())) {
-                    let any = self.any_element(begin);
-                    forms.push(self.any_parts(begin, any));
+                    forms.push(self.any_parts(begin, self.any_element(begin)));
                 }
                 forms.push(value);
                 Ok(self.tree.alt(&forms))
@@ -262,64 +242,59 @@ impl TurnBuilder<'_> {
     }
 
     /// Items, or elements with names.
-    fn any_parts(&mut self, begin: &str, any: NodeId) -> NodeId {
-        let (gap, nothing) = (self.gap(), self.tree.empty());
-        let item = self.element(begin, ITEM, nothing, any);
-        let (array, object) = (self.array(item, 1), self.any_object_element(begin, any));
-        let parts = self.tree.alt(&[array, object]);
+    fn any_parts(&self, begin: &str, any: NodeId) -> NodeId {
+        let gap = self.gap();
+        let parts = self.tree.alt(&[self.array(begin, any, 1), self.any_object_element(begin, any)]);
         self.tree.seq(&[gap, parts, gap])
     }
 
     /// An element of this name. `key`: what arguments have before the value.
-    fn element(&mut self, begin: &str, name: &str, key: NodeId, value: NodeId) -> NodeId {
+    fn element(&self, begin: &str, name: &str, key: NodeId, value: NodeId) -> NodeId {
         let gap = self.gap();
         let (open, close) = (self.tree.text(format!("{begin}{name}>")), self.tree.text(format!("{begin}/{name}>")));
         self.tree.seq(&[gap, open, key, value, close, gap])
     }
 
-    /// Items one after the other.
-    fn array(&mut self, item: NodeId, least: u32) -> NodeId {
-        let comma = self.tree.emit(", ");
-        let more = self.tree.seq(&[comma, item]);
-        let more = self.tree.repeat(more, 0, None);
-        let items = self.tree.seq(&[item, more]);
-        let items = if least == 0 { self.tree.opt(items) } else { items };
-        self.bracketed("[", items, "]")
+    /// Elements of items with these values.
+    fn array(&self, begin: &str, value: NodeId, least: u32) -> NodeId {
+        let items = self.listed(self.element(begin, ITEM, self.tree.empty(), value));
+        self.bracketed("[", if least == 0 { self.tree.opt(items) } else { items }, "]")
+    }
+
+    /// A node once or more, with commas between in the arguments.
+    fn listed(&self, node: NodeId) -> NodeId {
+        let more = self.tree.seq(&[self.tree.emit(", "), node]);
+        self.tree.seq(&[node, self.tree.repeat(more, 0, None)])
     }
 
     /// The content of any element: items, or elements with names, or text.
-    fn any_element(&mut self, begin: &str) -> NodeId {
+    fn any_element(&self, begin: &str) -> NodeId {
         let (rule, is_new) = self.tree.rule("any element");
         if is_new {
             let parts = self.any_parts(begin, rule);
             let options = CompileOptions { is_lenient: true, ..CompileOptions::default() };
-            let json = Values::new(&mut self.tree, Notation::Json, options).any();
-            let (json, text) = (self.tree.mark(Mark::Verbatim, json), self.text_until(&[begin]));
-            let body = self.tree.alt(&[parts, json, text]);
-            self.tree.define(rule, body);
+            let json = Values::new(&self.tree, Notation::Json, options).any();
+            let json = self.tree.mark(Mark::Verbatim, json);
+            self.tree.define(rule, self.tree.alt(&[parts, json, self.text_until(&[begin])]));
         }
         rule
     }
 
     /// Elements with any names. Their ends are not compared with their beginnings.
-    fn any_object_element(&mut self, begin: &str, value: NodeId) -> NodeId {
-        let (char, gap, comma) = (self.tree.class(&KEY_CHARS), self.gap(), self.tree.emit(", "));
-        let name = self.tree.repeat(char, 1, Some(MAX_KEY));
+    fn any_object_element(&self, begin: &str, value: NodeId) -> NodeId {
+        let gap = self.gap();
+        let name = self.tree.repeat(self.tree.class(&KEY_CHARS), 1, Some(MAX_KEY));
         let key = self.tree.mark(Mark::Text, name);
         let (open, close, end) = (self.tree.text(begin), self.tree.text(format!("{begin}/")), self.tree.text(">"));
         let (quote, colon) = (self.tree.emit("\""), self.tree.emit("\": "));
         let element = self.tree.seq(&[gap, open, quote, key, colon, end, value, close, name, end, gap]);
-        let more = self.tree.seq(&[comma, element]);
-        let more = self.tree.repeat(more, 0, None);
-        let elements = self.tree.seq(&[element, more]);
-        self.bracketed("{", elements, "}")
+        self.bracketed("{", self.listed(element), "}")
     }
 
     /// Any text before one of these, as a string.
-    fn text_until(&mut self, ends: &[&str]) -> NodeId {
-        let (quote, text) = (self.tree.emit("\""), self.tree.until(ends));
-        let text = self.tree.mark(Mark::Text, text);
-        self.tree.seq(&[quote, text, quote])
+    fn text_until(&self, ends: &[&str]) -> NodeId {
+        let quote = self.tree.emit("\"");
+        self.tree.seq(&[quote, self.tree.mark(Mark::Text, self.tree.until(ends)), quote])
     }
 
     pub(super) fn options(&self) -> CompileOptions {
@@ -327,11 +302,12 @@ impl TurnBuilder<'_> {
     }
 
     /// Keywords that the grammar does not enforce.
-    pub(super) fn note(&mut self, tool: &Tool, unenforced: impl IntoIterator<Item = Unenforced>) {
-        for keyword in unenforced {
+    pub(super) fn note(&self, tool: &Tool, keywords: Vec<Unenforced>) {
+        let mut unenforced = self.unenforced.borrow_mut();
+        for keyword in keywords {
             let noted = (Some(tool.name.clone()), keyword);
-            if !self.unenforced.contains(&noted) {
-                self.unenforced.push(noted);
+            if !unenforced.contains(&noted) {
+                unenforced.push(noted);
             }
         }
     }

@@ -13,7 +13,7 @@ pub(crate) enum Passed {
     Open(Mark),
     /// The text of the mark ends.
     Close(Mark),
-    /// The text of an [`crate::tree::Tree::emit`] belongs to the arguments.
+    /// The text of an [`crate::tree::TreeBuilder::emit`] belongs to the arguments.
     Emit(NodeId),
 }
 

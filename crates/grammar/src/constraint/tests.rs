@@ -1,5 +1,5 @@
 use super::*;
-use crate::tree::{Mark, Tree};
+use crate::tree::{Mark, TreeBuilder};
 
 /// A vocabulary with these tokens, of which 0 ends a completion and 1 is a control token. Tokenizes nothing.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ fn text_that_ends_reasoning_can_be_a_trigger() {
 
 /// A tree of reasoning, in which a call may begin at the end, and what follows.
 fn marked(budget: Option<u32>) -> OutputConstraint {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let (thought, call, rest) = (tree.free_text(&["</think>"]), tree.text("<call>"), tree.text("{"));
     let (end, letter, close, text) = (tree.text("</think>"), tree.text("a"), tree.text("}"), tree.free_text(&[]));
     let (called, ended) = (tree.seq(&[thought, call]), tree.seq(&[thought, end]));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::{CompletionReader, MAX_HELD, ReadEvent};
 use crate::tests::masks::compare_along;
-use crate::tree::{Each, Mark, NodeId, Tree};
+use crate::tree::{Each, Mark, NodeId, TreeBuilder};
 
 impl CompletionReader {
     /// The number of bytes whose meaning is undecided.
@@ -27,8 +27,8 @@ enum Part {
 }
 
 impl Part {
-    fn build(&self, tree: &mut Tree) -> NodeId {
-        let all = |parts: &[Part], tree: &mut Tree| parts.iter().map(|part| part.build(tree)).collect::<Vec<_>>();
+    fn build(&self, tree: &TreeBuilder) -> NodeId {
+        let all = |parts: &[Part], tree: &TreeBuilder| parts.iter().map(|part| part.build(tree)).collect::<Vec<_>>();
         match self {
             Part::Text(text) => tree.text(text),
             Part::Free(delimiters) => tree.free_text(delimiters),
@@ -198,16 +198,16 @@ proptest! {
 
     #[test]
     fn masks_of_random_trees_are_those_of_tokens(part in part(), texts in vec("[ab,]{0,8}", 2)) {
-        let mut tree = Tree::new();
-        let root = part.build(&mut tree);
+        let tree = TreeBuilder::new();
+        let root = part.build(&tree);
         compare_along(tree, root, &[&texts[0], &texts[1], "abba,aab"]);
     }
 
     /// Cut anywhere, nothing is taken back, and the result is the first one in the order of alternatives.
     #[test]
     fn random_trees_are_read_as_by_backtracking(part in part(), texts in vec("[ab,]{0,6}", 4), cut in 0_usize..6) {
-        let mut tree = Tree::new();
-        let root = part.build(&mut tree);
+        let tree = TreeBuilder::new();
+        let root = part.build(&tree);
         let begin = tree.mark(Mark::Content, root);
         // A mark somewhere, so that order counts.
         let root = tree.alt(&[root, begin]);
@@ -235,8 +235,8 @@ proptest! {
     /// Texts that are too long and too ambiguous for the reference.
     #[test]
     fn pieces_of_long_texts_are_read_as_the_whole(parts in vec(part(), 1..4), text in "[ab,é]{8,40}") {
-        let mut tree = Tree::new();
-        let parts: Vec<NodeId> = parts.iter().map(|part| part.build(&mut tree)).collect();
+        let tree = TreeBuilder::new();
+        let parts: Vec<NodeId> = parts.iter().map(|part| part.build(&tree)).collect();
         let any = tree.alt(&parts);
         let any = tree.mark(Mark::Name, any);
         let (many, letter) = (tree.repeat(any, 0, None), tree.one_of("ab,é"));
@@ -263,7 +263,7 @@ fn read(reader: &CompletionReader, text: &[u8], n: usize) -> String {
 
 /// Content up to `<x`, and then a name in brackets.
 fn tagged(commits: bool) -> CompletionReader {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let content = tree.free_text(if commits { &["<x"] } else { &[] });
     let content = tree.mark(Mark::Content, content);
     let (begin, letters, end, commit) = (tree.text("<x["), tree.one_of("ab"), tree.text("]"), tree.commit());
@@ -310,7 +310,7 @@ fn what_the_tree_cannot_read_becomes_content() {
         assert_eq!(read(&reader, b"a<x[abc] d", n), "<Content a><Call <Name ab>><Content c] d", "{n}");
         assert_eq!(read(&reader, b"a<x[a", n), "<Content a><Call <Name a", "a call that breaks off, {n}");
     }
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let never = tree.class(&[]);
     let reader = CompletionReader::new(tree, never, &foredraft_base::work::Work::unlimited()).unwrap();
     assert_eq!(read(&reader, b"abc", 2), "<Content abc");
@@ -333,7 +333,7 @@ fn characters_are_whole_in_any_pieces() {
 
 #[test]
 fn texts_of_arguments_are_escaped() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let (text, open, close) = (tree.free_text(&["'"]), tree.as_text("'", "\""), tree.as_text("'", "\""));
     let text = tree.mark(Mark::Text, text);
     let root = tree.seq(&[open, text, close]);
@@ -359,7 +359,7 @@ fn too_much_undecided_text_is_taken_for_what_may_end() {
 /// As many brackets close as were opened, with a name in the innermost, although the automaton is rebuilt in between.
 #[test]
 fn rebuilt_automaton_reads_on() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let (open, close, name) = (tree.text("("), tree.text(")"), tree.text("x"));
     let (pair, name) = (tree.declare(), tree.mark(Mark::Name, name));
     let inner = tree.alt(&[pair, name]);
@@ -381,7 +381,7 @@ fn rebuilt_automaton_reads_on() {
 
 #[test]
 fn set_knows_the_marks_that_all_stacks_are_inside_of() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let (open, close) = (tree.text("<"), tree.text("/>"));
     let thought = tree.free_text(&["/>"]);
     let thought = tree.mark(Mark::Reasoning, thought);
@@ -404,7 +404,7 @@ fn set_knows_the_marks_that_all_stacks_are_inside_of() {
 
 #[test]
 fn decisions_inside_of_values_are_refused() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let (text, commit) = (tree.text("a"), tree.commit());
     let both = tree.seq(&[text, commit]);
     let (value, foreign) = (tree.mark(Mark::Verbatim, both), tree.mark(Mark::Foreign, both));
@@ -417,7 +417,7 @@ fn decisions_inside_of_values_are_refused() {
 /// Each stack has passed all marks that may be around it, so all together are as many as the square of their number.
 #[test]
 fn marks_of_many_stacks_are_bounded() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let mut node = tree.text("a");
     for _ in 0..2000 {
         let marked = tree.mark(Mark::Content, node);

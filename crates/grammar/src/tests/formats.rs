@@ -1,7 +1,7 @@
 //! Four chat formats as trees, for tests of the reader. `is_lenient`: for completions that nothing constrained.
 
 use super::values::{Notation, Values};
-use crate::tree::{Each, Mark, NodeId as Id, Tree};
+use crate::tree::{Each, Mark, NodeId as Id, Tree, TreeBuilder};
 use serde_json::Value;
 
 pub(super) struct Tool {
@@ -17,7 +17,7 @@ pub(super) struct How {
 }
 
 /// A turn of content and calls: in the strict tree the first tag decides, in the lenient one the whole call does.
-fn turn(tree: &mut Tree, before: Id, calls: Id, tags: &[&str], how: How) -> Id {
+fn turn(tree: &TreeBuilder, before: Id, calls: Id, tags: &[&str], how: How) -> Id {
     let (space, commit) = (space(tree), tree.commit());
     let content = if how.is_lenient { tree.free_text(&[]) } else { tree.free_text(tags) };
     let content = tree.mark(Mark::Content, content);
@@ -35,7 +35,7 @@ fn turn(tree: &mut Tree, before: Id, calls: Id, tags: &[&str], how: How) -> Id {
 }
 
 /// Reasoning between tags, or none.
-fn reasoning(tree: &mut Tree, begin: &str, ends: &[&str]) -> Id {
+fn reasoning(tree: &TreeBuilder, begin: &str, ends: &[&str]) -> Id {
     let (space, begin, end) = (space(tree), tree.text(begin), tree.texts(ends));
     let thought = tree.free_text(ends);
     let thought = tree.mark(Mark::Reasoning, thought);
@@ -47,17 +47,17 @@ fn reasoning(tree: &mut Tree, begin: &str, ends: &[&str]) -> Id {
     tree.alt(&[block, bare, none])
 }
 
-fn by_tool(tree: &mut Tree, tools: &[Tool], mut one: impl FnMut(&mut Tree, &Tool) -> Id) -> Id {
+fn by_tool(tree: &TreeBuilder, tools: &[Tool], mut one: impl FnMut(&TreeBuilder, &Tool) -> Id) -> Id {
     let ids: Vec<Id> = tools.iter().map(|tool| one(tree, tool)).collect();
     tree.alt(&ids)
 }
 
-fn name(tree: &mut Tree, tool: &Tool) -> Id {
+fn name(tree: &TreeBuilder, tool: &Tool) -> Id {
     let name = tree.text(&tool.name);
     tree.mark(Mark::Name, name)
 }
 
-fn json(tree: &mut Tree, schema: &Value, is_lenient: bool) -> Id {
+fn json(tree: &TreeBuilder, schema: &Value, is_lenient: bool) -> Id {
     let mut values = Values::new(tree, Notation::Json, is_lenient);
     let object = values.value(schema);
     tree.mark(Mark::Verbatim, object)
@@ -65,8 +65,8 @@ fn json(tree: &mut Tree, schema: &Value, is_lenient: bool) -> Id {
 
 /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, with an id before or behind.
 pub(super) fn hermes(tools: &[Tool], how: How) -> (Tree, Id) {
-    let mut tree = Tree::new();
-    let t = &mut tree;
+    let tree = TreeBuilder::new();
+    let t = &tree;
     let before = reasoning(t, "<think>", &["</think>"]);
     let space = space(t);
     let (open, name_key, args_key, quote, comma, close) = (
@@ -102,13 +102,13 @@ pub(super) fn hermes(tools: &[Tool], how: How) -> (Tree, Id) {
     let (begin, end) = (t.text("<tool_call>"), t.text("</tool_call>"));
     let call = t.seq(&[begin, space, object, space, end]);
     let root = turn(t, before, call, &["<tool_call>"], how);
-    (tree, root)
+    (tree.into(), root)
 }
 
 /// Gemma 4: `<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>`.
 pub(super) fn gemma(tools: &[Tool], how: How) -> (Tree, Id) {
-    let mut tree = Tree::new();
-    let t = &mut tree;
+    let tree = TreeBuilder::new();
+    let t = &tree;
     let before = reasoning(t, "<|channel>thought", &["<channel|>"]);
     let (word, space) = (t.text("call:"), space(t));
     let word = t.opt(word);
@@ -124,13 +124,13 @@ pub(super) fn gemma(tools: &[Tool], how: How) -> (Tree, Id) {
     let again = t.opt(again);
     let call = t.seq(&[call, again]);
     let root = turn(t, before, call, &["<|tool_call>"], how);
-    (tree, root)
+    (tree.into(), root)
 }
 
 /// LFM2: `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`.
 pub(super) fn python(tools: &[Tool], how: How) -> (Tree, Id) {
-    let mut tree = Tree::new();
-    let t = &mut tree;
+    let tree = TreeBuilder::new();
+    let t = &tree;
     let before = reasoning(t, "<think>", &["</think>"]);
     let space = space(t);
     let call = by_tool(t, tools, |t, tool| {
@@ -157,13 +157,13 @@ pub(super) fn python(tools: &[Tool], how: How) -> (Tree, Id) {
     let more = t.repeat(more, 0, None);
     let calls = t.seq(&[begin, space, open, space, call, more, space, close, space, end]);
     let root = turn(t, before, calls, &["<|tool_call_start|>"], how);
-    (tree, root)
+    (tree.into(), root)
 }
 
 /// gpt-oss: messages with headers.
 pub(super) fn harmony(tools: &[Tool], how: How) -> (Tree, Id) {
-    let mut tree = Tree::new();
-    let t = &mut tree;
+    let tree = TreeBuilder::new();
+    let t = &tree;
     let ends = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"];
     let (nothing, commit, body) = (t.seq(&[]), t.commit(), t.free_text(&ends));
     let (end, body) = (t.texts(&ends[..3]), body);
@@ -214,15 +214,15 @@ pub(super) fn harmony(tools: &[Tool], how: How) -> (Tree, Id) {
     let part = t.seq(&[start, part]);
     let parts = t.repeat(part, if how.is_lenient { 0 } else { 1 }, None);
     if !how.is_lenient {
-        return (tree, parts);
+        return (tree.into(), parts);
     }
     let text = t.seq(&[junk, parts]);
     let root = t.alt(&[parts, text]);
-    (tree, root)
+    (tree.into(), root)
 }
 
 /// Any space.
-fn space(tree: &mut Tree) -> Id {
+fn space(tree: &TreeBuilder) -> Id {
     let one = tree.one_of(" \t\n\r");
     tree.repeat(one, 0, None)
 }

@@ -98,14 +98,14 @@ fn compare(gbnf: &str, preserved: &[Token], walk: &[usize]) -> std::result::Resu
 
 /// Compares the mask after each byte of a text, which may break off, with what each token by itself is allowed. The tokens are all parts of
 /// the texts that have at most five bytes.
-pub(crate) fn compare_along(tree: Tree, root: NodeId, texts: &[&str]) {
+pub(crate) fn compare_along(tree: impl Into<Arc<Tree>>, root: NodeId, texts: &[&str]) {
     let parts = |n| texts.iter().flat_map(move |text| text.as_bytes().windows(n).map(<[u8]>::to_vec));
     let mut all: Vec<Vec<u8>> = (1..6).flat_map(parts).chain((0..=255).map(|byte| vec![byte])).collect();
     all.sort_unstable();
     all.dedup();
     all.splice(0..0, [b"".to_vec(), b"<t>".to_vec(), b"b".to_vec(), b"ab".to_vec(), b"<u>".to_vec()]);
     let n_tokens = all.len() as Token;
-    let tree = Arc::new(tree);
+    let tree = tree.into();
     let with = |token_tree| {
         let vocabulary = Arc::new(Pieces { pieces: all.clone(), tree: token_tree });
         Grammar::from_tree(vocabulary, Arc::clone(&tree), root, &foredraft_base::work::Work::unlimited()).unwrap()

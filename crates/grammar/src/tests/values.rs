@@ -1,6 +1,6 @@
 //! Values of a few schemas, in each notation, for tests of the reader.
 
-use crate::tree::{Each, Mark, NodeId as Id, Tree};
+use crate::tree::{Each, Mark, NodeId as Id, TreeBuilder};
 use serde_json::Value;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) enum Notation {
 }
 
 pub(super) struct Values<'t> {
-    pub(super) tree: &'t mut Tree,
+    pub(super) tree: &'t TreeBuilder,
     pub(super) notation: Notation,
     /// Values of other types than the schema's are read, too.
     pub(super) is_lenient: bool,
@@ -19,7 +19,7 @@ pub(super) struct Values<'t> {
 }
 
 impl<'t> Values<'t> {
-    pub(super) fn new(tree: &'t mut Tree, notation: Notation, is_lenient: bool) -> Values<'t> {
+    pub(super) fn new(tree: &'t TreeBuilder, notation: Notation, is_lenient: bool) -> Values<'t> {
         Values { tree, notation, is_lenient, any: None }
     }
 
@@ -46,7 +46,7 @@ impl<'t> Values<'t> {
     }
 
     pub(super) fn string(&mut self) -> Id {
-        let tree = &mut *self.tree;
+        let tree = self.tree;
         match self.notation {
             Notation::Json => {
                 let (quote, plain) =
@@ -130,7 +130,7 @@ impl<'t> Values<'t> {
     }
 
     fn number(&mut self, is_integer: bool) -> Id {
-        let tree = &mut *self.tree;
+        let tree = self.tree;
         let (minus, zero, first, digit) = (
             tree.text("-"),
             tree.text("0"),
@@ -238,7 +238,7 @@ impl<'t> Values<'t> {
     fn array(&mut self, item: Id) -> Id {
         let (open, comma, close, space) =
             (self.punctuation("[", "["), self.punctuation(",", ", "), self.punctuation("]", "]"), self.space());
-        let tree = &mut *self.tree;
+        let tree = self.tree;
         let more = tree.seq(&[space, comma, space, item]);
         let more = tree.repeat(more, 0, None);
         let items = tree.seq(&[item, more, space]);
@@ -291,7 +291,7 @@ impl<'t> Values<'t> {
             _ => self.string(),
         };
         let value = self.any();
-        let tree = &mut *self.tree;
+        let tree = self.tree;
         let item = tree.seq(&[key, space, colon, space, value, space]);
         let more = tree.seq(&[comma, space, item]);
         let more = tree.repeat(more, 0, None);

@@ -8,7 +8,7 @@ use foredraft_base::work::Work;
 use foredraft_base::{Token, Vocabulary};
 
 use crate::Grammar;
-use crate::tree::{Each, NodeId, Tree};
+use crate::tree::{Each, NodeId, TreeBuilder};
 
 /// A vocabulary of one token.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ fn long_prefix(work: &Work) -> Result<()> {
 }
 
 fn large_tree(work: &Work) -> Result<()> {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let texts: Vec<NodeId> = (0..12_000).map(|i| tree.text(format!("{i}"))).collect();
     let root = tree.alt(&texts);
     Grammar::from_tree(vocabulary(), tree, root, work).map(drop)
@@ -99,7 +99,7 @@ fn every_grammar_ends_soon_after_the_signal() {
 /// For each item that may come next, all items were counted again.
 #[test]
 fn a_required_item_hides_all_that_come_later() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let items: Vec<(NodeId, bool)> = (0..2000).map(|i| (tree.text(format!("{i:04}")), i >= 1000)).collect();
     let separator = tree.text(",");
     let each = Each { items, separator, further: None, least: 0, most: None, any_order: false };

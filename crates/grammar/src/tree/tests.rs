@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::machine::{self, MachineStep, TextEnd, TextWithout};
-use super::{MAX_SIZE, Machine, Mark, Node, NodeId, Tree};
+use super::{MAX_SIZE, Machine, Mark, Node, NodeId, Tree, TreeBuilder};
 
 /// Whether a machine reads the whole text and may end then.
 fn reads(machine: &Machine, text: &[u8]) -> bool {
@@ -115,7 +115,7 @@ proptest! {
 
 #[test]
 fn equal_nodes_are_one() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let parts = [tree.text("a"), tree.text("b"), tree.none_of("xy")];
     let first = tree.seq(&parts);
     let parts = [tree.text("ab"), tree.none_of("yx")];
@@ -129,7 +129,7 @@ fn equal_nodes_are_one() {
 
 #[test]
 fn tree_that_becomes_too_large_says_so() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let many = vec![tree.text("a"); MAX_SIZE / 4];
     for n in 0..5 {
         let last = tree.text(n.to_string());
@@ -138,17 +138,19 @@ fn tree_that_becomes_too_large_says_so() {
     }
     assert!(tree.size() <= MAX_SIZE);
     let long = "x".repeat(5000);
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     tree.until(&[&long]);
     assert!(tree.is_too_large());
 }
 
 #[test]
 fn only_marks_make_order_count() {
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let text = tree.free_text(&["<"]);
-    assert!(!tree.is_ordered && matches!(tree.node(text), Some(Node::Machine(_))));
+    let unmarked = Tree::from(tree.clone());
+    assert!(!unmarked.is_ordered() && matches!(unmarked.node(text), Some(Node::Machine(_))));
     tree.mark(Mark::Content, text);
-    assert!(tree.is_ordered);
+    let tree = Tree::from(tree);
+    assert!(tree.is_ordered());
     assert!(tree.node(NodeId(99)).is_none());
 }

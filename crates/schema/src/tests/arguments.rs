@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_grammar::tree::{NodeId, TreeBuilder};
 
 use super::{Rng, Written, accepts, automaton, random_text, work};
 use crate::{ArgumentKind, CompileOptions, CompiledArgument, Notation, Schema};
@@ -10,16 +10,16 @@ use crate::{ArgumentKind, CompileOptions, CompiledArgument, Notation, Schema};
 const TAG: &str = "</parameter>";
 
 /// The rules of an argument, and its schema.
-fn argument(schema: &Value, delimiters: &[&str]) -> (Tree, CompiledArgument, Schema) {
+fn argument(schema: &Value, delimiters: &[&str]) -> (TreeBuilder, CompiledArgument, Schema) {
     let schema = Schema::new(schema, &work()).unwrap();
-    let mut tree = Tree::new();
+    let tree = TreeBuilder::new();
     let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
-    let argument = schema.compile_argument(delimiters, Notation::Json, &options, &mut tree).unwrap();
+    let argument = schema.compile_argument(delimiters, Notation::Json, &options, &tree).unwrap();
     (tree, argument, schema)
 }
 
 /// The grammar of an argument with a tag behind it.
-fn followed(mut tree: Tree, node: NodeId, delimiters: &[&str]) -> Written {
+fn followed(tree: TreeBuilder, node: NodeId, delimiters: &[&str]) -> Written {
     let end = tree.texts(delimiters);
     let whole = tree.seq(&[node, end]);
     Written(tree, whole)
@@ -167,7 +167,7 @@ fn random_arguments_end_at_the_first_tag_and_are_valid() {
 #[test]
 fn text_until_a_delimiter_is_all_text_without_it() {
     for delimiters in [&["aa"][..], &["ab", "ba"], &["aba"], &["a"], &["abab", "bb"], &["aab", "ab"]] {
-        let mut tree = Tree::new();
+        let tree = TreeBuilder::new();
         let text = tree.until(delimiters);
         let gbnf = followed(tree, text, delimiters);
         let grammar = automaton(&gbnf).unwrap();
@@ -199,7 +199,7 @@ fn text_until_a_delimiter_is_all_text_without_it() {
 fn json_cannot_avoid_a_delimiter_of_its_own_characters() {
     let schema = Schema::new(&json!({"type": "array"}), &work()).unwrap();
     let error =
-        schema.compile_argument(&["}\n"], Notation::Json, &CompileOptions::default(), &mut Tree::new()).unwrap_err();
+        schema.compile_argument(&["}\n"], Notation::Json, &CompileOptions::default(), &TreeBuilder::new()).unwrap_err();
     assert!(error.message().contains("has no character that JSON has only in strings"), "{error}");
 }
 
@@ -233,9 +233,9 @@ fn values_can_be_literals_of_python() {
             vec!["['a'']", "['b']"],
         ),
     ] {
-        let mut tree = Tree::new();
+        let tree = TreeBuilder::new();
         let parsed = Schema::new(&schema, &work()).unwrap();
-        let argument = parsed.compile_argument(&[TAG], Notation::Python, &options, &mut tree).unwrap();
+        let argument = parsed.compile_argument(&[TAG], Notation::Python, &options, &tree).unwrap();
         let gbnf = followed(tree, argument.node, &[TAG]);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {gbnf}"));
         for (texts, is_allowed) in [(allowed, true), (refused, false)] {
@@ -254,19 +254,16 @@ fn values_alone_are_no_strings() {
         (json!({"type": ["string", "integer"]}), vec!["1"], vec!["'1'", "\"1\"", "1.5"]),
         (json!({"enum": ["a", 2]}), vec!["2"], vec!["'a'"]),
     ] {
-        let mut tree = Tree::new();
-        let values = Schema::new(&schema, &work())
-            .unwrap()
-            .compile_values(Notation::Python, &options, &mut tree)
-            .unwrap()
-            .unwrap();
+        let tree = TreeBuilder::new();
+        let values =
+            Schema::new(&schema, &work()).unwrap().compile_values(Notation::Python, &options, &tree).unwrap().unwrap();
         let grammar = automaton(&Written(tree, values.node)).unwrap();
         allowed.into_iter().for_each(|text| assert!(accepts(&grammar, text), "{text} under {schema}"));
         refused.into_iter().for_each(|text| assert!(!accepts(&grammar, text), "{text} under {schema}"));
     }
     let none = Schema::new(&json!({"type": "string"}), &work())
         .unwrap()
-        .compile_values(Notation::Python, &options, &mut Tree::new())
+        .compile_values(Notation::Python, &options, &TreeBuilder::new())
         .unwrap();
     assert_eq!(none, None);
 }

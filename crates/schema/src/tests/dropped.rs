@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 
 use super::{Written, accepts, automaton, compile, endless, grammar_with, work};
 use crate::{CompileOptions, Notation, Schema, Values};
@@ -47,8 +47,8 @@ fn only_the_keyword_is_dropped() {
         ),
     ] {
         let schema = object(property);
-        let mut tree = Tree::new();
-        let compiled = compile(&schema, &DROPS, &mut tree).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        let tree = TreeBuilder::new();
+        let compiled = compile(&schema, &DROPS, &tree).unwrap_or_else(|error| panic!("{schema}: {error}"));
         let dropped: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
         assert_eq!(dropped, keywords, "{schema}: {:?}", compiled.unenforced);
         assert!(
@@ -61,7 +61,7 @@ fn only_the_keyword_is_dropped() {
         assert!(!accepts(&grammar, &json!({ "x": invalid }).to_string()), "{invalid} under {schema}");
         assert!(!accepts(&grammar, "{}"), "{schema}");
         // Without the option it is an error that names the keyword and the location.
-        let error = compile(&schema, &CompileOptions::default(), &mut Tree::new()).unwrap_err();
+        let error = compile(&schema, &CompileOptions::default(), &TreeBuilder::new()).unwrap_err();
         assert!(error.message().starts_with("#/properties/x"), "{error}");
     }
 }
@@ -72,9 +72,9 @@ fn further_properties_are_counted_where_nothing_else_reaches_the_least() {
     for any_order in [true, false] {
         let schema =
             json!({"properties": {"a": {"const": 1}}, "additionalProperties": {"type": "null"}, "minProperties": 3});
-        let mut tree = Tree::new();
+        let tree = TreeBuilder::new();
         let options = CompileOptions { any_order, ..DROPS };
-        let compiled = compile(&schema, &options, &mut tree).unwrap();
+        let compiled = compile(&schema, &options, &tree).unwrap();
         let reasons: Vec<&str> = compiled.unenforced.iter().map(|one| one.keyword.as_str()).collect();
         assert_eq!(reasons, ["minProperties"]);
         let grammar = automaton(&Written(tree, compiled.node)).unwrap();
@@ -91,9 +91,9 @@ fn further_properties_are_counted_where_nothing_else_reaches_the_least() {
             assert_eq!(accepts(&grammar, text), is_accepted, "{text} {any_order}");
         }
         // With a maximum that the listed properties and one further one cannot reach, too.
-        let (mut schema, mut tree) = (schema, Tree::new());
+        let (mut schema, tree) = (schema, TreeBuilder::new());
         schema["maxProperties"] = json!(3);
-        let compiled = compile(&schema, &options, &mut tree).unwrap();
+        let compiled = compile(&schema, &options, &tree).unwrap();
         let grammar = automaton(&Written(tree, compiled.node)).unwrap();
         assert!(accepts(&grammar, r#"{"a":1,"b":null,"c":null}"#), "{any_order}");
         assert!(!accepts(&grammar, r#"{"a":1,"b":null,"c":null,"d":null}"#), "{any_order}");
@@ -111,7 +111,7 @@ fn invalid_schemas_are_errors_also_where_keywords_are_dropped() {
         json!({"type": "integer", "minimum": 5, "maximum": 4}),
         json!({"$ref": "#/$defs/none"}),
     ] {
-        assert!(compile(&schema, &DROPS, &mut Tree::new()).is_err(), "{schema}");
+        assert!(compile(&schema, &DROPS, &TreeBuilder::new()).is_err(), "{schema}");
     }
 }
 
@@ -203,15 +203,15 @@ fn parameters_are_those_of_all_alternatives() {
 fn what_is_too_large_for_a_grammar_is_dropped() {
     for (schema, why) in endless().into_iter().filter(|(_, why)| why.starts_with("more than")) {
         let shown: String = schema.to_string().chars().take(100).collect();
-        let compiled = compile(&schema, &DROPS, &mut Tree::new()).unwrap_or_else(|error| panic!("{shown}: {error}"));
+        let compiled = compile(&schema, &DROPS, &TreeBuilder::new()).unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert!(compiled.unenforced.iter().any(|one| one.reason.contains(why)), "{shown}: {:?}", compiled.unenforced);
     }
     let properties: serde_json::Map<String, Value> = (0..2100).map(|i| (format!("p{i}"), json!({}))).collect();
     let schema = Schema::new(&json!({"type": "object", "properties": properties}), &work()).unwrap();
     let parameters = schema.parameters().unwrap();
     assert!(parameters.properties.is_empty() && parameters.additional.is_some() && parameters.unenforced.len() == 1);
-    let mut tree = Tree::new();
-    let root = Values::new(&mut tree, Notation::Json, DROPS).object(&schema).unwrap();
+    let tree = TreeBuilder::new();
+    let root = Values::new(&tree, Notation::Json, DROPS).object(&schema).unwrap();
     let grammar = automaton(&Written(tree, root)).unwrap();
     assert!(accepts(&grammar, r#"{"p1":{},"q":[]}"#) && !accepts(&grammar, "[]"));
 }

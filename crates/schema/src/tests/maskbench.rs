@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use foredraft_base::error::Result;
 use foredraft_base::work::Work;
 use foredraft_grammar::Grammar;
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 
 use super::{END, Written, automaton};
 use crate::{CompileOptions, CompiledSchema, Schema};
@@ -48,8 +48,8 @@ fn python_text(value: &Value) -> Vec<u8> {
 /// The grammar of a schema.
 fn compile(schema: &Value, is_open: bool) -> Result<(Grammar, CompiledSchema)> {
     let options = CompileOptions { drop_unenforceable: true, is_open, any_order: is_open, is_lenient: false };
-    let mut tree = Tree::new();
-    let compiled = Schema::new(schema, &Work::new(1 << 23, None))?.compile(&options, &mut tree)?;
+    let tree = TreeBuilder::new();
+    let compiled = Schema::new(schema, &Work::new(1 << 23, None))?.compile(&options, &tree)?;
     Ok((automaton(&Written(tree, compiled.node))?, compiled))
 }
 

@@ -21,7 +21,7 @@ use foredraft_base::error::{Error, Result};
 use foredraft_base::work::Work;
 use foredraft_base::{Token, TokenData, Vocabulary};
 use foredraft_grammar::Grammar;
-use foredraft_grammar::tree::{NodeId, Tree};
+use foredraft_grammar::tree::{NodeId, TreeBuilder};
 
 use crate::{ArgumentKind, CompileOptions, CompiledSchema, Notation, Schema};
 
@@ -73,7 +73,7 @@ pub(crate) fn work() -> Work {
 
 /// A node in its tree.
 #[derive(Debug, Clone)]
-pub(super) struct Written(Tree, NodeId);
+pub(super) struct Written(TreeBuilder, NodeId);
 
 impl std::fmt::Display for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -97,14 +97,14 @@ pub(super) fn to_grammar(schema: &Value) -> Result<Written> {
 }
 
 fn grammar_with(schema: &Value, options: &CompileOptions) -> Result<Written> {
-    let mut tree = Tree::new();
-    let compiled = compile(schema, options, &mut tree);
+    let tree = TreeBuilder::new();
+    let compiled = compile(schema, options, &tree);
     let compiled = compiled.map_err(|error| Error::invalid(format!("json_schema: {}", error.message())))?;
     Ok(Written(tree, compiled.node))
 }
 
 /// Reads and compiles a schema.
-fn compile(schema: &Value, options: &CompileOptions, tree: &mut Tree) -> Result<CompiledSchema> {
+fn compile(schema: &Value, options: &CompileOptions, tree: &TreeBuilder) -> Result<CompiledSchema> {
     Schema::new(schema, &work())?.compile(options, tree)
 }
 
@@ -439,9 +439,9 @@ fn deep_values_fit_a_small_stack() {
         let work = || {
             for schema in [&schema, &union] {
                 let read = crate::Schema::new(schema, &work()).unwrap();
-                let mut tree = Tree::new();
-                let _ = read.compile(&options, &mut tree);
-                let _ = read.compile_argument(&["</a>"], Notation::Json, &options, &mut tree);
+                let tree = TreeBuilder::new();
+                let _ = read.compile(&options, &tree);
+                let _ = read.compile_argument(&["</a>"], Notation::Json, &options, &tree);
                 let _ = read.parameters();
                 let _ = read.is_valid(&value);
             }

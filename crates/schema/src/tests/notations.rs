@@ -1,6 +1,6 @@
 //! Values in the notations of Python and Gemma, and lenient ones.
 
-use foredraft_grammar::tree::{Mark, NodeId, Tree};
+use foredraft_grammar::tree::{Mark, NodeId, TreeBuilder};
 use foredraft_grammar::{CompletionReader, ReadEvent};
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use crate::{CompileOptions, Notation, Schema, Values};
 fn allows(notation: Notation, is_lenient: bool, schema: &Value, text: &str) -> bool {
     let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient };
     let schema = Schema::new(schema, &work()).unwrap();
-    let mut tree = Tree::new();
-    let root = Values::new(&mut tree, notation, options).value(&schema).unwrap();
+    let tree = TreeBuilder::new();
+    let root = Values::new(&tree, notation, options).value(&schema).unwrap();
     accepts(&automaton(&Written(tree, root)).unwrap(), text)
 }
 
@@ -81,7 +81,7 @@ fn lenient_values_are_any_with_any_space() {
 }
 
 /// The JSON that a reader of these nodes makes of a text, which arrives byte by byte.
-fn read(mut tree: Tree, value: NodeId, text: &str) -> Value {
+fn read(tree: TreeBuilder, value: NodeId, text: &str) -> Value {
     let root = tree.mark(Mark::Call, value);
     let mut reader = CompletionReader::new(tree, root, &foredraft_base::work::Work::unlimited()).unwrap();
     let mut json = String::new();
@@ -123,8 +123,8 @@ fn what_is_read_is_the_json_value() {
         (Notation::Python, r"{'x': '', 'l': [], 'a': {'k': [False]}}", json!({"x": "", "l": [], "a": {"k": [false]}})),
     ] {
         for is_lenient in [false, true] {
-            let mut tree = Tree::new();
-            let value = Values::new(&mut tree, notation, options(is_lenient)).object(&schema).unwrap();
+            let tree = TreeBuilder::new();
+            let value = Values::new(&tree, notation, options(is_lenient)).object(&schema).unwrap();
             assert_eq!(read(tree, value, text), expected, "{text}");
         }
     }
@@ -146,8 +146,8 @@ fn text_between_tags_is_read_by_its_schema() {
         (json!({"type": "string", "pattern": "^a+"}), "aa<b", json!("aa<b")),
     ] {
         let schema = Schema::new(&schema, &work()).unwrap();
-        let mut tree = Tree::new();
-        let argument = schema.compile_argument(&["</p>"], Notation::Json, &options, &mut tree).unwrap();
+        let tree = TreeBuilder::new();
+        let argument = schema.compile_argument(&["</p>"], Notation::Json, &options, &tree).unwrap();
         assert_eq!(read(tree, argument.node, text), expected, "{text}");
         assert_eq!(super::read_argument(&schema, argument.kind, text), Some(expected), "{text}");
     }

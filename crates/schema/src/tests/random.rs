@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 
 use super::{Rng, Written, automaton, compile, random_text, validator, work};
 use crate::{CompileOptions, Notation, Schema};
@@ -86,9 +86,9 @@ proptest! {
     #[test]
     fn what_the_grammar_of_a_random_schema_accepts_is_valid(mut schema in schemas(), definition in schemas(), seed in 1_u64.., any_order: bool) {
         schema.as_object_mut().unwrap().insert("$defs".to_owned(), json!({ "d": definition.clone() }));
-        let mut tree = Tree::new();
+        let tree = TreeBuilder::new();
         let options = CompileOptions { any_order, ..CompileOptions::default() };
-        let Ok(compiled) = compile(&schema, &options, &mut tree) else { return Ok(()) };
+        let Ok(compiled) = compile(&schema, &options, &tree) else { return Ok(()) };
         let gbnf = Written(tree, compiled.node);
         let grammar = automaton(&gbnf).unwrap_or_else(|error| panic!("{error}: {schema}\n{gbnf}"));
         if refers_to_itself(&definition) {
@@ -126,9 +126,9 @@ proptest! {
         for drop_unenforceable in [false, true] {
             let options = CompileOptions { drop_unenforceable, is_open: false, any_order: true, is_lenient: false };
             if let Ok(read) = Schema::new(&schema, &work()) {
-                let _ = read.compile(&options, &mut Tree::new());
+                let _ = read.compile(&options, &TreeBuilder::new());
                 let _ = read.parameters();
-                let _ = read.compile_argument(&["</a>"], Notation::Json, &options, &mut Tree::new());
+                let _ = read.compile_argument(&["</a>"], Notation::Json, &options, &TreeBuilder::new());
                 let _ = read.is_valid(&schema);
             }
         }

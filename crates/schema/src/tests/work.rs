@@ -7,7 +7,7 @@ use foredraft_base::error::Code;
 use foredraft_base::work::Work;
 use serde_json::{Value, json};
 
-use foredraft_grammar::tree::Tree;
+use foredraft_grammar::tree::TreeBuilder;
 
 use crate::{CompileOptions, Notation, Schema};
 
@@ -50,8 +50,8 @@ fn hostile(size: usize) -> Vec<(&'static str, Value)> {
 fn run(schema: &Value, work: &Work) -> Result<(), foredraft_base::error::Error> {
     let schema = Schema::new(schema, work)?;
     let options = CompileOptions { drop_unenforceable: true, is_open: false, any_order: true, is_lenient: false };
-    schema.compile(&options, &mut Tree::new())?;
-    schema.compile_argument(&["</a>"], Notation::Json, &options, &mut Tree::new())?;
+    schema.compile(&options, &TreeBuilder::new())?;
+    schema.compile_argument(&["</a>"], Notation::Json, &options, &TreeBuilder::new())?;
     Ok(())
 }
 
