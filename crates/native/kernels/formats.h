@@ -32,6 +32,20 @@ constexpr int OF_SIGNED = 0;
 inline I32xN of_signed(I32xN bytes) { return bytes; }
 #endif
 
+// Words that are unpacked at once, where sixteen registers hold sums too, and a function that lets the compiler load words of a panel once more instead of
+// storing them.
+#if defined(FOREDRAFT_DOT)
+constexpr int STEP = 8;
+template <typename From> inline void load_again() {}
+#else
+constexpr int STEP = 4;
+template <typename From> inline __attribute__((always_inline)) void load_again() {
+    if constexpr (From::IS_PANEL) {
+        asm volatile("" : : : "memory");
+    }
+}
+#endif
+
 // The scales of a short format's block, or with HALVES those of a part.
 struct ShortScales {
     F32xN scale;
@@ -122,7 +136,8 @@ template <ggml_type TYPE, int SIZE, int BITS, int OFFSET> struct ShortFormatWith
 // The constants of a long format.
 template <ggml_type TYPE_OF, int SIZE_OF, int BITS_OF, int OFFSET_OF, int PARTS_OF> struct LongFormat {
     static constexpr ggml_type TYPE = TYPE_OF;
-    static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = 1;
+    // `unpack` passes on WORDS words at a time.
+    static constexpr int SIZE = SIZE_OF, BITS = BITS_OF, OFFSET = OFFSET_OF, PARTS = PARTS_OF, ORDER = 1, WORDS = 64 / PARTS;
     static constexpr bool IS_LONG = true, MINIMA = false, SIGNED_SCALES = false;
 };
 
@@ -324,19 +339,37 @@ struct Q4_K : LongFormat<GGML_TYPE_Q4_K, sizeof(block_q4_K), 4, 0, 8> {
 
 struct Q5_K : LongFormat<GGML_TYPE_Q5_K, sizeof(block_q5_K), 5, 0, 8> {
     static constexpr bool MINIMA = true;
+    static constexpr int WORDS = STEP;
 
     template <typename From> static void scales(const From & from, LongScales & to) { long_scales(from, to); }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        I32xN fifth[8];
-        from.load_8(offsetof(block_q5_K, qh), fifth);
-        const auto with_fifth = [&](int half, int word, I32xN numbers) {
-            const I32xN bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);
-            return bit_or(numbers, bit_and(bits, broadcast_8(0x10)));
-        };
-        for (int pair = 0; pair < 4; ++pair) {
-            unpack_32_bytes(from, offsetof(block_q5_K, qs) + 32 * pair, 2 * pair, with_fifth, use);
-            for (I32xN & word : fifth) {
-                word = right_16<2>(word);
+#pragma GCC unroll 2
+        for (int first = 0; first < 8; first += STEP) {
+            I32xN fifth[STEP], packed[STEP], words[2][STEP];
+            from.template load<STEP>(offsetof(block_q5_K, qh) + 4 * first, fifth);
+#pragma GCC unroll 4
+            for (int pair = 0; pair < 4; ++pair) {
+                const int at = (16 * pair + first) / STEP;
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; ++half) {
+                    load_again<From>();
+                    from.template load<STEP>(offsetof(block_q5_K, qs) + 32 * pair + 4 * first, packed);
+                    for (int word = 0; word < STEP; ++word) {
+                        const I32xN bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);
+                        const I32xN numbers = half == 0 ? low_4_bits(packed[word]) : high_4_bits(packed[word]);
+                        words[half][word] = bit_or(numbers, bit_and(bits, broadcast_8(0x10)));
+                    }
+                    if (STEP < 8) {
+                        use(at + half * 8 / STEP, words[half]);
+                    }
+                }
+                for (I32xN & word : fifth) {
+                    word = right_16<2>(word);
+                }
+                if (STEP == 8) {
+                    use(at, words[0]);
+                    use(at + 1, words[1]);
+                }
             }
         }
     }
@@ -386,21 +419,27 @@ struct Q6_K : LongFormat<GGML_TYPE_Q6_K, sizeof(block_q6_K), 6, 32, 16> {
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         const I32xN two = broadcast_8(0x30);
         for (int half = 0; half < 2; ++half) {
-            I32xN high[8];
-            from.load_8(offsetof(block_q6_K, qh) + 32 * half, high);
-            for (int pair = 0; pair < 2; ++pair) {
-                // A byte has the low bits of two weights, 64 apart.
-                I32xN packed[8], words[2][8];
-                from.load_8(offsetof(block_q6_K, ql) + 64 * half + 32 * pair, packed);
-                for (int word = 0; word < 8; ++word) {
-                    const I32xN of_low = pair == 0 ? left_16<4>(high[word]) : left_16<2>(high[word]);
-                    const I32xN of_high = pair == 0 ? high[word] : right_16<2>(high[word]);
-                    words[0][word] = bit_or(low_4_bits(packed[word]), bit_and(of_low, two));
-                    words[1][word] = bit_or(high_4_bits(packed[word]), bit_and(of_high, two));
-                }
+#pragma GCC unroll 2
+            for (int first = 0; first < 8; first += STEP) {
 #pragma GCC unroll 4
-                for (int sixteen = 0; sixteen < 4; ++sixteen) {
-                    use(8 * half + 4 * (sixteen / 2) + 2 * pair + sixteen % 2, words[sixteen / 2] + 4 * (sixteen % 2));
+                for (int of_two = 0; of_two < 4; ++of_two) {
+                    // A byte has the low bits of two weights, 64 apart, and the high ones of four.
+                    const int quarter = of_two / 2 + of_two % 2 * 2;
+                    I32xN high[STEP], packed[STEP], words[STEP];
+                    load_again<From>();
+                    from.template load<STEP>(offsetof(block_q6_K, qh) + 32 * half + 4 * first, high);
+                    from.template load<STEP>(offsetof(block_q6_K, ql) + 64 * half + 32 * (quarter % 2) + 4 * first, packed);
+                    for (int word = 0; word < STEP; ++word) {
+                        const I32xN bits = quarter == 0   ? left_16<4>(high[word])
+                                           : quarter == 1 ? left_16<2>(high[word])
+                                           : quarter == 2 ? high[word]
+                                                          : right_16<2>(high[word]);
+                        words[word] = bit_or(quarter < 2 ? low_4_bits(packed[word]) : high_4_bits(packed[word]), bit_and(bits, two));
+                    }
+#pragma GCC unroll 2
+                    for (int word = 0; word < STEP; word += 4) {
+                        use(8 * half + 2 * quarter + (first + word) / 4, words + word);
+                    }
                 }
             }
         }
@@ -421,15 +460,21 @@ struct Q2_K : LongFormat<GGML_TYPE_Q2_K, sizeof(block_q2_K), 4, 0, 16> {
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
         for (int half = 0; half < 2; ++half) {
-            I32xN packed[8], words[8];
-            from.load_8(offsetof(block_q2_K, qs) + 32 * half, packed);
-            for (int quarter = 0; quarter < 4; ++quarter) {
-                for (int word = 0; word < 8; ++word) {
-                    words[word] = bit_and(packed[word], broadcast_8(0x03));
-                    packed[word] = right_16<2>(packed[word]);
+#pragma GCC unroll 2
+            for (int first = 0; first < 8; first += STEP) {
+                I32xN packed[STEP], words[STEP];
+                from.template load<STEP>(offsetof(block_q2_K, qs) + 32 * half + 4 * first, packed);
+#pragma GCC unroll 4
+                for (int quarter = 0; quarter < 4; ++quarter) {
+                    for (int word = 0; word < STEP; ++word) {
+                        words[word] = bit_and(packed[word], broadcast_8(0x03));
+                        packed[word] = right_16<2>(packed[word]);
+                    }
+#pragma GCC unroll 2
+                    for (int word = 0; word < STEP; word += 4) {
+                        use(8 * half + 2 * quarter + (first + word) / 4, words + word);
+                    }
                 }
-                use(8 * half + 2 * quarter, words);
-                use(8 * half + 2 * quarter + 1, words + 4);
             }
         }
     }
@@ -449,20 +494,25 @@ struct Q3_K : LongFormat<GGML_TYPE_Q3_K, sizeof(block_q3_K), 4, 4, 16> {
         to.scales[3] = sub_8(bit_or(high_4_bits(packed[1]), bit_and(right_16<2>(packed[2]), two)), offset);
     }
     template <typename From, typename Use> static void unpack(const From & from, Use use) {
-        I32xN third[8];
-        from.load_8(offsetof(block_q3_K, hmask), third);
-        for (int half = 0; half < 2; ++half) {
-            I32xN packed[8], words[8];
-            from.load_8(offsetof(block_q3_K, qs) + 32 * half, packed);
-            for (int quarter = 0; quarter < 4; ++quarter) {
-                for (int word = 0; word < 8; ++word) {
-                    const I32xN bit = bit_and(left_16<2>(third[word]), broadcast_8(0x04));
-                    words[word] = bit_or(bit_and(packed[word], broadcast_8(0x03)), bit);
-                    packed[word] = right_16<2>(packed[word]);
-                    third[word] = right_16<1>(third[word]);
+#pragma GCC unroll 2
+        for (int first = 0; first < 8; first += STEP) {
+            I32xN third[STEP], packed[STEP], words[STEP];
+            from.template load<STEP>(offsetof(block_q3_K, hmask) + 4 * first, third);
+            for (int half = 0; half < 2; ++half) {
+                from.template load<STEP>(offsetof(block_q3_K, qs) + 32 * half + 4 * first, packed);
+#pragma GCC unroll 4
+                for (int quarter = 0; quarter < 4; ++quarter) {
+                    for (int word = 0; word < STEP; ++word) {
+                        const I32xN bit = bit_and(left_16<2>(third[word]), broadcast_8(0x04));
+                        words[word] = bit_or(bit_and(packed[word], broadcast_8(0x03)), bit);
+                        packed[word] = right_16<2>(packed[word]);
+                        third[word] = right_16<1>(third[word]);
+                    }
+#pragma GCC unroll 2
+                    for (int word = 0; word < STEP; word += 4) {
+                        use(8 * half + 2 * quarter + (first + word) / 4, words + word);
+                    }
                 }
-                use(8 * half + 2 * quarter, words);
-                use(8 * half + 2 * quarter + 1, words + 4);
             }
         }
     }

@@ -12,6 +12,7 @@
 // Both have the functions
 //
 //   load_4(offset, words), load_8(offset, words)   four or eight words of each row, from byte `offset` of a block on
+//   load<N>(offset, words)                         the same
 //   load_few<OFFSET, N>(words)                     one to three
 //   odd_halves(), odd_bytes()                      the odd scale: an F16 number, or a byte
 #pragma once
@@ -40,6 +41,7 @@ constexpr int place_of_word(ggml_type type, int word) {
 }
 
 template <ggml_type TYPE, int SIZE> struct InFile {
+    static constexpr bool IS_PANEL = false;
     const uint8_t * at;
     size_t stride;
 
@@ -69,23 +71,34 @@ template <ggml_type TYPE, int SIZE> struct InFile {
         load_2_words(at, stride, words);
         return bit_and(words[0], broadcast(0xff));
     }
+    template <int N> void load(int offset, I32xN * words) const { N == 8 ? load_8(offset, words) : load_4(offset, words); }
+    void next(int64_t, int64_t) { at += SIZE; }
 };
 
 template <ggml_type TYPE, int SIZE> struct InPanel {
+    static constexpr bool IS_PANEL = true;
     // The block's odd scale and its words.
     const uint8_t *odd_at, *words_at;
 
-    void load_4(int offset, I32xN * words) const { load_n<4>(offset, words); }
-    void load_8(int offset, I32xN * words) const { load_n<8>(offset, words); }
-    template <int OFFSET, int N> void load_few(I32xN * words) const { load_n<N>(OFFSET, words); }
-    F32xN odd_halves() const { return floats_of_halves(odd_at); }
-    I32xN odd_bytes() const { return ints_of_bytes(odd_at); }
-
-private:
-    template <int N> void load_n(int offset, I32xN * words) const {
+    template <int N> void load(int offset, I32xN * words) const {
         const uint8_t * at = words_at + place_of_word(TYPE, (offset - before_words(TYPE, SIZE)) / 4) * 4 * LANES;
         for (int word = 0; word < N; ++word) {
-            words[word] = load(at + word * 4 * LANES);
+            words[word] = foredraft::FOREDRAFT_LEVEL::load(at + word * 4 * LANES);
+        }
+    }
+    void load_4(int offset, I32xN * words) const { load<4>(offset, words); }
+    void load_8(int offset, I32xN * words) const { load<8>(offset, words); }
+    template <int OFFSET, int N> void load_few(I32xN * words) const { load<N>(OFFSET, words); }
+    F32xN odd_halves() const { return floats_of_halves(odd_at); }
+    I32xN odd_bytes() const { return ints_of_bytes(odd_at); }
+    // Goes on to block `block` of `n_blocks`, which follows.
+    void next(int64_t block, int64_t n_blocks) {
+        constexpr int ODD = LANES * odd_of(SIZE), IN_GROUP = blocks_of_group(SIZE);
+        words_at += LANES * SIZE - ODD;
+        odd_at += ODD;
+        if (IN_GROUP > 1 && block % IN_GROUP == 0) {
+            odd_at = words_at;
+            words_at += ODD * (n_blocks - block < IN_GROUP ? n_blocks - block : IN_GROUP);
         }
     }
 };

@@ -219,9 +219,8 @@ inline void multiply_panels(
     const uint8_t * weights = product.matrix(matrix);
     const size_t row_size = product.row_size;
     const int block_size = token_blocks(format) * token_size(format);
-    constexpr size_t SIZE = sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart);
-    alignas(64) uint8_t unpacked[SIZE > FOLDED_SIZE ? SIZE : FOLDED_SIZE];
-    alignas(64) F32xN sums[TOKENS];
+    alignas(64) uint8_t unpacked[PANELS * UNPACKED_SIZE > FOLDED_SIZE ? PANELS * UNPACKED_SIZE : FOLDED_SIZE];
+    alignas(64) F32xN sums[TOKENS * PANELS];
     // A stretch of the rows of the last panel: those behind the last row are not ours to read.
     alignas(64) uint8_t copied[LANES * STRETCH * 40];
     static_assert(sizeof copied >= LANES * sizeof(block_q8_0) * STRETCH && sizeof copied >= LANES * sizeof(block_q6_K), "a stretch fits");
@@ -236,59 +235,90 @@ inline void multiply_panels(
         begin_amx(amx->width);
     }
     const auto unpack = amx != nullptr ? amx->unpack : format.unpack;
-    for (int64_t index = 0; index < n_panels; ++index) {
-        pause.pass();
+    struct Panel {
+        int64_t row;
+        int n_rows;
+        // A panel always has all its rows.
+        bool is_whole;
+        Rows rows;
+    };
+    const auto panel_at = [&](int64_t index) {
         const int64_t row = (panel + index) * LANES;
         const int n_rows = int(min_of(int64_t(LANES), product.n_rows - row));
         const uint8_t * at = weights + row * row_size;
         const bool continues = index + 1 < n_panels && row + 2 * LANES <= product.n_rows && row_size == size_t(format.size) * product.n_blocks;
         const uint8_t * next = continues ? at + LANES * row_size : at;
         const Rows rows { at, row_size, product.n_blocks, next, LANES * row_size <= FEW, product.is_foreseen };
-        // A panel always has all its rows.
-        const bool is_whole = product.in_panels || n_rows == LANES;
-        const bool are_few = amx == nullptr && only.n == end - first && only.n <= FEW_TOKENS && is_whole;
+        return Panel { row, n_rows, product.in_panels || n_rows == LANES, rows };
+    };
+    float * results[TOKENS];
+    for (int64_t slot = first; slot < end; ++slot) {
+        results[slot - first] = product.result(matrix, slot);
+    }
+    // Stores the results of a panel, whose first sum is at `from`, and the next one `stride` later.
+    const auto store_results = [&](const Panel & of, const F32xN * from, int stride) {
+        for (int64_t slot = 0; slot < end - first; ++slot, from += stride) {
+            float * to = results[slot] + of.row;
+            if (of.n_rows == LANES) {
+                store(to, *from);
+            } else {
+                float lanes[LANES];
+                store(lanes, *from);
+                memcpy(to, lanes, of.n_rows * sizeof(float));
+            }
+        }
+    };
+    for (int64_t index = 0; index < n_panels;) {
+        pause.pass();
+        const Panel one = panel_at(index);
+        const bool are_few = amx == nullptr && only.n == end - first && only.n <= FEW_TOKENS && one.is_whole;
         const auto multiply_few = are_few ? format.multiply_few[product.in_panels][only.n - 1] : nullptr;
         if (multiply_few != nullptr) {
-            multiply_few(rows, product.packed + first * product.slot_size, sums);
-        } else {
-            for (int64_t slot = 0; slot < end - first; ++slot) {
-                sums[slot] = zero();
-            }
-            const int at_once = format.is_long ? 1 : STRETCH / format.n_parts;
-            for (int64_t block = 0; block < product.n_blocks; block += at_once) {
-                const int n = int(min_of(int64_t(at_once), product.n_blocks - block));
-                if (is_whole) {
-                    unpack[product.in_panels](rows, block, n, unpacked);
+            multiply_few(one.rows, product.packed + first * product.slot_size, sums);
+            store_results(one, sums, 1);
+            ++index;
+            continue;
+        }
+        // Behind the last panel, it is computed again.
+        Panel panels[PANELS];
+        for (int p = 0; p < PANELS; ++p) {
+            panels[p] = p == 0 ? one : panel_at(min_of(index + p, n_panels - 1));
+        }
+        for (int64_t at = 0; at < (end - first) * PANELS; ++at) {
+            sums[at] = zero();
+        }
+        const int at_once = format.is_long ? 1 : STRETCH / format.n_parts;
+        for (int64_t block = 0; block < product.n_blocks; block += at_once) {
+            const int n = int(min_of(int64_t(at_once), product.n_blocks - block));
+            for (int p = 0; p < PANELS; ++p) {
+                const Panel & of = panels[p];
+                if (of.is_whole) {
+                    unpack[product.in_panels](of.rows, block, n, unpacked + p * UNPACKED_SIZE);
                 } else {
                     const size_t size = size_t(n) * format.size;
                     for (int lane = 0; lane < LANES; ++lane) {
-                        memcpy(copied + lane * size, at + min_of(lane, n_rows - 1) * row_size + block * format.size, size);
+                        memcpy(copied + lane * size, of.rows.weights + min_of(lane, of.n_rows - 1) * row_size + block * format.size, size);
                     }
-                    unpack[0](Rows { copied, size, n, copied, false, false }, 0, n, unpacked);
-                }
-                for (int64_t slot = first; slot < end;) {
-                    const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
-                    const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
-                    const int offset_or_parts = format.is_long ? format.offset : n * format.n_parts;
-                    if (amx != nullptr && (amx->has_own_weights || tile.n == TILE)) {
-                        amx->multiply(unpacked, offset_or_parts, numbers, tile.n, sums + (slot - first));
-                    } else {
-                        format.multiply[tile.n - 1](unpacked, offset_or_parts, numbers, sums + (slot - first));
-                    }
-                    slot += tile.n;
+                    unpack[0](Rows { copied, size, n, copied, false, false }, 0, n, unpacked + p * UNPACKED_SIZE);
                 }
             }
-        }
-        for (int64_t slot = first; slot < end; ++slot) {
-            float * to = product.result(matrix, slot) + row;
-            if (n_rows == LANES) {
-                store(to, sums[slot - first]);
-            } else {
-                float lanes[LANES];
-                store(lanes, sums[slot - first]);
-                memcpy(to, lanes, n_rows * sizeof(float));
+            for (int64_t slot = first; slot < end;) {
+                const Tile tile = tile_at(of_matrix, end_of_matrix, slot);
+                const uint8_t * numbers = product.packed + tile.first * product.slot_size + block * tile.n * block_size;
+                const int offset_or_parts = format.is_long ? format.offset : n * format.n_parts;
+                F32xN * of_tile = sums + (slot - first) * PANELS;
+                if (amx != nullptr && (amx->has_own_weights || tile.n == TILE)) {
+                    amx->multiply(unpacked, offset_or_parts, numbers, tile.n, of_tile);
+                } else {
+                    format.multiply[tile.n - 1](unpacked, offset_or_parts, numbers, of_tile);
+                }
+                slot += tile.n;
             }
         }
+        for (int p = 0; p < PANELS; ++p) {
+            store_results(panels[p], sums + p, PANELS);
+        }
+        index += PANELS;
     }
     if (amx != nullptr) {
         end_amx();
@@ -358,6 +388,7 @@ inline void multiply_all(const ggml_compute_params * params, Product & product, 
     // Items are taken by threads as they come: panels of a matrix, times at most TOKENS slots. A thread that has lost its core takes fewer.
     int64_t chunk = n_panels / (int64_t(params->nth) * 4);
     chunk = chunk < 1 ? 1 : chunk > 64 ? 64 : chunk;
+    chunk = (chunk + PANELS - 1) / PANELS * PANELS;
     const int64_t n_chunks = (n_panels + chunk - 1) / chunk;
     // Multiplies `n` panels of a matrix with the slots `slot` to `last`.
     const auto multiply_some = [&](int64_t matrix, int64_t panel, int64_t n, int64_t slot, int64_t last) {

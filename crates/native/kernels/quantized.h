@@ -33,18 +33,21 @@ template <int PARTS> struct LongBlock {
 
 // --- Sums of products of a part ------------------------------------------------------------------------------------------------------------
 
-// Whether products are added in the order in which they stand here. Measured: 6 bits, and 8 bits that were not stored before, are faster in GCC's.
-template <int BITS, bool ARRANGED> constexpr bool IN_ORDER = BITS < 6 || (BITS == 8 && ARRANGED);
-
 // Whether the products of a part are summed apart and then added to what was before. Otherwise so few sums would wait for each other.
 template <int BITS, int T> constexpr bool SUMS_APART = BITS == 2 && T < 4;
 
+#ifdef FOREDRAFT_DOT
+
+// Panels that are unpacked, and then multiplied together.
+constexpr int PANELS = 1;
+
+inline I32xN pairs_16(I32xN a, I32xN b) { return dot_16(broadcast(0), a, b); }
+
 // Adds `WORDS` words of weights times T tokens' numbers, times the part's scale, to `sums`. Token t's numbers are at `numbers + t * SIZE`.
-// `ARRANGED`: the words are (pairs.h). With 2 bits, no part has a scale, and where the level has no FOREDRAFT_DOT, a sum is two 16-bit numbers.
+// `ARRANGED`: the words are (pairs.h). With 2 bits, no part has a scale.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, bool ARRANGED>
 inline __attribute__((always_inline)) void add_products(const I32xN * words, const uint8_t * numbers, I32xN scale, I32xN * sums) {
     constexpr bool IS_SCALED = IS_LONG && BITS != 2;
-#ifdef FOREDRAFT_DOT
     I32xN of_part[T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
@@ -84,36 +87,6 @@ inline __attribute__((always_inline)) void add_products(const I32xN * words, con
                   : SUMS_APART<BITS, T> ? add_32(sums[t], of_part[t])
                                         : of_part[t];
     }
-#else
-    // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
-    constexpr int GROUP = BITS == 2 ? WORDS : BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
-    const I32xN by = IS_SCALED ? scale : broadcast(0x00010001);
-#pragma GCC unroll 8
-    for (int group = 0; group < WORDS; group += GROUP) {
-        I32xN pairs[T];
-#pragma GCC unroll 8
-        for (int word = group; word < group + GROUP; ++word) {
-            const I32xN weights = BITS == 8 ? abs_8(words[word]) : words[word];
-#pragma GCC unroll 8
-            for (int t = 0; t < T; ++t) {
-                const I32xN four = broadcast(int_at(numbers + t * SIZE + 4 * word));
-                const I32xN product = pairs_8(weights, BITS == 8 ? sign_8(four, words[word]) : four);
-                const bool begins = word == group && (BITS != 2 || SUMS_APART<BITS, T>);
-                pairs[t] = begins ? product : add_16_bits(word == group ? sums[t] : pairs[t], product);
-                if constexpr (IN_ORDER<BITS, ARRANGED>) {
-                    keep(pairs[t]);
-                }
-            }
-        }
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-            sums[t] = BITS != 2 ? dot_16(sums[t], pairs[t], by) : SUMS_APART<BITS, T> ? add_16_bits(sums[t], pairs[t]) : pairs[t];
-            if constexpr (IN_ORDER<BITS, ARRANGED>) {
-                keep(sums[t]);
-            }
-        }
-    }
-#endif
 }
 
 // Tokens whose sums are kept in registers together. Each sum waits for its last product, so more of them wait less.
@@ -142,64 +115,188 @@ inline __attribute__((always_inline)) void add_all_products(const I32xN * words,
     }
 }
 
+#else
+
+// Two panels share what is loaded of the tokens. More sums are not held by 16 registers.
+constexpr int PANELS = 2, AT_ONCE = 4;
+
+// Adds `WORDS` words of weights of P panels times T tokens' numbers, times each panel's `by`, to `sums[t * P + p]`, or sets it (short formats). Token t's
+// numbers are at `numbers + t * SIZE`.
+template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, int P, typename Word>
+inline __attribute__((always_inline)) void add_products(const Word * const * words, const uint8_t * numbers, const I32xN * by, I32xN * sums) {
+    // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
+    // With 2 bits, no part has a scale, and a sum is two 16-bit numbers.
+    constexpr int OF_GROUP = BITS == 2 ? WORDS : BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
+#pragma GCC unroll 8
+    for (int group = 0; group < WORDS; group += OF_GROUP) {
+        I32xN pairs[T * P];
+        const auto multiply = [&](int word, int t) __attribute__((always_inline)) {
+            const I32xN four = broadcast(int_at(numbers + t * SIZE + 4 * word));
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+                const I32xN weights = words[p][word];
+                const I32xN product = BITS == 8 ? pairs_8(abs_8(weights), sign_8(four, weights)) : pairs_8(weights, four);
+                const bool begins = word == group && (BITS != 2 || SUMS_APART<BITS, T * P>);
+                pairs[t * P + p] = begins ? product : add_16_in_order(word == group ? sums[t * P + p] : pairs[t * P + p], product);
+            }
+        };
+        const auto widen = [&](int t) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+                I32xN & sum = sums[t * P + p];
+                if constexpr (BITS == 2) {
+                    sum = SUMS_APART<BITS, T * P> ? add_16_in_order(sum, pairs[t * P + p]) : pairs[t * P + p];
+                    continue;
+                }
+                sum = IS_LONG || group > 0 ? dot_16(sum, pairs[t * P + p], by[p]) : pairs_16(pairs[t * P + p], by[p]);
+            }
+        };
+        // The registers hold the words of a group and one sum of 16-bit numbers for each panel, or with two panels one word and all sums.
+        if constexpr (P > 1 && OF_GROUP > 2) {
+#pragma GCC unroll 8
+            for (int word = group; word < group + OF_GROUP; ++word) {
+#pragma GCC unroll 4
+                for (int t = 0; t < T; ++t) {
+                    multiply(word, t);
+                }
+            }
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+                widen(t);
+            }
+        } else {
+#pragma GCC unroll 4
+            for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+                for (int word = group; word < group + OF_GROUP; ++word) {
+                    multiply(word, t);
+                }
+                widen(t);
+            }
+        }
+    }
+}
+
+#endif
+
+// Whether numbers have an offset: signed ones have none at AVX2.
+#ifdef FOREDRAFT_DOT
+template <int BITS> constexpr bool HAS_OFFSET = true;
+#else
+template <int BITS> constexpr bool HAS_OFFSET = BITS != 8;
+#endif
+
 // --- Short formats --------------------------------------------------------------------------------------------------------------------------
 
-// Adds a part of a block of rows times the tokens from FIRST on of a tile of N to the sums, in which pairs are joined. Weights that share a scale are
-// added with one fma.
-template <int BITS, bool MINIMA, bool HALVES, int N, bool ARRANGED, int FIRST = 0>
-inline __attribute__((always_inline)) void add_short(const I32xN * words, const ShortScales & scales, const uint8_t * numbers, F32xN * sums) {
+// Adds a part of a block of rows of P panels times the tokens from FIRST on of a tile of N to the sums, in which pairs are joined:
+// `sums[token * P + panel]`. Weights that share a scale are added with one fma.
+template <int BITS, bool MINIMA, bool HALVES, int N, bool ARRANGED, int P = 1, int FIRST = 0, typename Word>
+inline __attribute__((always_inline)) void add_short(
+    const Word * const * words, const ShortScales * const * scales, const uint8_t * numbers, F32xN * sums) {
     static_assert(!(MINIMA && HALVES), "a token's sum is that of 32 numbers");
     if constexpr (in_pair<N>(0) && !ARRANGED) {
         I32xN arranged[8];
-        arrange<8>(words, arranged);
-        add_short<BITS, MINIMA, HALVES, N, true>(arranged, scales, numbers, sums);
+        arrange<8>(words[0], arranged);
+        const I32xN * const all = arranged;
+        add_short<BITS, MINIMA, HALVES, N, true>(&all, scales, numbers, sums);
         return;
     }
     const auto * scales_of = reinterpret_cast<const float *>(numbers + N * 32);
     const uint8_t * corrections = numbers + N * 36;
-    constexpr int N_SCALES = HALVES ? 2 : 1, WORDS = 8 / N_SCALES, T = IN_ORDER<BITS, ARRANGED> && N - FIRST > AT_ONCE ? AT_ONCE : N - FIRST;
+    constexpr int N_SCALES = HALVES ? 2 : 1, WORDS = 8 / N_SCALES;
+#ifdef FOREDRAFT_DOT
+    constexpr int T = N;
+#else
+    constexpr int T = N - FIRST < AT_ONCE ? N - FIRST : AT_ONCE;
+#endif
 #pragma GCC unroll 2
     for (int half = 0; half < N_SCALES; ++half) {
-        I32xN products[T];
-#pragma GCC unroll 8
+        const auto correction = [&](int token) __attribute__((always_inline)) {
+            const I32xN of_halves = of_token<N>(reinterpret_cast<const int32_t *>(corrections), token);
+            return !HALVES ? of_halves : signed_right_32<16>(half == 0 ? left_32<16>(of_halves) : of_halves);
+        };
+        I32xN products[T * P];
+#ifdef FOREDRAFT_DOT
+#pragma GCC unroll 16
         for (int t = 0; t < T; ++t) {
-            products[t] = MINIMA ? broadcast(0) : of_token<N>(reinterpret_cast<const int32_t *>(corrections), FIRST + t);
-            if constexpr (HALVES) {
-                products[t] = signed_right_32<16>(half == 0 ? left_32<16>(products[t]) : products[t]);
-            }
+            products[t] = MINIMA ? broadcast(0) : correction(t);
         }
-        add_all_products<BITS, WORDS, 32, false, T, ARRANGED>(words + WORDS * half, numbers + FIRST * 32 + 4 * WORDS * half, broadcast(0), products);
-#pragma GCC unroll 8
+        add_all_products<BITS, WORDS, 32, false, T, ARRANGED>(words[0] + WORDS * half, numbers + 4 * WORDS * half, broadcast(0), products);
+#else
+        const Word * of_half[P];
+        I32xN ones[P];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+            of_half[p] = words[p] + WORDS * half;
+            ones[p] = broadcast(0x00010001);
+        }
+        add_products<BITS, WORDS, 32, false, T, P>(of_half, numbers + FIRST * 32 + 4 * WORDS * half, ones, products);
+#endif
+#pragma GCC unroll 16
         for (int t = 0; t < T; ++t) {
             const int token = FIRST + t;
-            const F32xN of_weights = half == 0 ? scales.scale : scales.last;
-            const F32xN scale = mul(of_rows<N>(of_weights, token), of_token<N>(scales_of, token));
-            sums[token] = fma(to_floats(products[t]), scale, sums[token]);
-            if constexpr (MINIMA) {
-                const F32xN of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
-                sums[token] = fma(of_rows<N>(scales.least, token), of_block, sums[token]);
+            // Loaded once: the compiler cannot know that the sums are elsewhere.
+            const F32xN scale_of_token = of_token<N>(scales_of, token), of_block = of_token<N>(reinterpret_cast<const float *>(corrections), token);
+            [[maybe_unused]] const I32xN corrected_by = correction(token);
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+                I32xN product = products[t * P + p];
+#ifndef FOREDRAFT_DOT
+                if constexpr (!MINIMA && HAS_OFFSET<BITS>) {
+                    product = add_32(product, corrected_by);
+                }
+#endif
+                F32xN sum = sums[token * P + p];
+                const F32xN of_weights = half == 0 ? scales[p]->scale : scales[p]->last;
+                sum = fma(to_floats(product), mul(of_rows<N>(of_weights, token), scale_of_token), sum);
+                if constexpr (MINIMA) {
+                    sum = fma(of_rows<N>(scales[p]->least, token), of_block, sum);
+                }
+                sums[token * P + p] = sum;
             }
         }
     }
     if constexpr (FIRST + T < N) {
-        add_short<BITS, MINIMA, HALVES, N, ARRANGED, FIRST + T>(words, scales, numbers, sums);
+        add_short<BITS, MINIMA, HALVES, N, ARRANGED, P, FIRST + T>(words, scales, numbers, sums);
     }
 }
 
+// The bytes of what is unpacked of a panel.
+constexpr size_t UNPACKED_SIZE = sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart);
+
+// What was unpacked of panel `p`.
+template <typename Unpacked> inline const Unpacked * of_panel(const void * unpacked, int p) {
+    return reinterpret_cast<const Unpacked *>(static_cast<const uint8_t *>(unpacked) + p * UNPACKED_SIZE);
+}
+
 template <int BITS, bool MINIMA, bool HALVES, int N> void multiply_short(const void * unpacked, int n_blocks, const uint8_t * numbers, F32xN * to) {
-    const auto * parts = static_cast<const ShortPart *>(unpacked);
+#ifdef FOREDRAFT_DOT
     F32xN sums[N];
     for (int token = 0; token < N; ++token) {
         sums[token] = to[token];
     }
     join<N>(sums);
+#else
+    // More than registers hold.
+    F32xN * const sums = to;
+#endif
     for (int block = 0; block < n_blocks; ++block) {
-        add_short<BITS, MINIMA, HALVES, N, true>(parts[block].words, parts[block].scales, numbers + block * N * SHORT_SIZE, sums);
+        const I32xN * words[PANELS];
+        const ShortScales * scales[PANELS];
+#pragma GCC unroll 2
+        for (int p = 0; p < PANELS; ++p) {
+            const ShortPart & part = of_panel<ShortPart>(unpacked, p)[block];
+            words[p] = part.words;
+            scales[p] = &part.scales;
+        }
+        add_short<BITS, MINIMA, HALVES, N, true, PANELS>(words, scales, numbers + block * N * SHORT_SIZE, sums);
     }
+#ifdef FOREDRAFT_DOT
     separate<N>(sums);
     for (int token = 0; token < N; ++token) {
         to[token] = sums[token];
     }
+#endif
 }
 
 // --- Long formats ---------------------------------------------------------------------------------------------------------------------------
@@ -284,7 +381,7 @@ inline I32xN corrected(I32xN sums, int32_t correction) { return add_32(sums, bro
 inline int32_t correction_of(const int8_t * numbers) {
     I32xN sums = broadcast(0);
     for (int at = 0; at < 256; at += 4 * LANES) {
-        sums = add_16_bits(sums, pairs_8(broadcast_8(1), load(numbers + at)));
+        sums = add_16_in_order(sums, pairs_8(broadcast_8(1), load(numbers + at)));
     }
     int16_t lanes[2 * LANES], of_pair[2] = {};
     memcpy(lanes, &sums, sizeof lanes);
@@ -293,44 +390,56 @@ inline int32_t correction_of(const int8_t * numbers) {
     }
     return int_at(of_pair);
 }
-inline I32xN corrected(I32xN sums, int32_t correction) {
-    return dot_16(broadcast(0), add_16_bits(sums, broadcast(correction)), broadcast(0x00010001));
-}
+inline I32xN corrected(I32xN sums, int32_t correction) { return pairs_16(add_16_in_order(sums, broadcast(correction)), broadcast(0x00010001)); }
 #endif
 
-// Adds a block's integer product with a token to the token's sum. `part_sums`: the sums of the token's parts.
-template <int PARTS, bool MINIMA> inline __attribute__((always_inline)) void add_block(
-    I32xN product, const LongScalesOfParts<PARTS> & scales, int offset, float scale_of_token, const uint8_t * part_sums, F32xN & sum) {
-    I32xN of_pairs = broadcast(0);
+// Adds the integer products of a block of P panels with a token to the token's sums. `part_sums`: the sums of the token's parts.
+template <int PARTS, bool MINIMA, bool OFFSET = true, int P = 1> inline __attribute__((always_inline)) void add_block(const I32xN * products,
+    const LongScalesOfParts<PARTS> * const * scales, int offset, float scale_of_token, const uint8_t * part_sums, F32xN * sums) {
+    I32xN of_pairs[P];
 #pragma GCC unroll 8
     for (int pair = 0; pair < PARTS / 2; ++pair) {
-        of_pairs = dot_16(of_pairs, scales.pairs[pair], broadcast(int_at(part_sums + 4 * pair)));
+        const I32xN of_token = broadcast(int_at(part_sums + 4 * pair));
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+            const I32xN scale = scales[p]->pairs[pair];
+            of_pairs[p] = pair == 0 ? pairs_16(scale, of_token) : dot_16(of_pairs[p], scale, of_token);
+        }
     }
     const F32xN of_token = broadcast_f32(scale_of_token);
-    if constexpr (!MINIMA) {
-        product = sub_32(product, mul_32(of_pairs, broadcast(offset)));
-    }
-    sum = fma(to_floats(product), mul(scales.scale, of_token), sum);
-    if constexpr (MINIMA) {
-        sum = fnma(to_floats(of_pairs), mul(scales.least, of_token), sum);
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+        const I32xN product = MINIMA || !OFFSET ? products[p] : sub_32(products[p], mul_32(of_pairs[p], broadcast(offset)));
+        F32xN sum = fma(to_floats(product), mul(scales[p]->scale, of_token), sums[p]);
+        if constexpr (MINIMA) {
+            sum = fnma(to_floats(of_pairs[p]), mul(scales[p]->least, of_token), sum);
+        }
+        sums[p] = sum;
     }
 }
 
-// Adds to `sums` what a block's parts have added to `products`.
-template <int BITS, int PARTS, bool MINIMA, int N> inline __attribute__((always_inline)) void add_long(
-    I32xN * products, const LongScalesOfParts<PARTS> & scales, int offset, const uint8_t * numbers, F32xN * sums) {
+// Adds to `sums` what a block's parts have added to `products`, of the tokens from FIRST to END of a tile of N.
+template <int BITS, int PARTS, bool MINIMA, int N, int P = 1, int FIRST = 0, int END = N> inline __attribute__((always_inline)) void add_long(
+    I32xN * products, const LongScalesOfParts<PARTS> * const * scales, int offset, const uint8_t * numbers, F32xN * sums) {
     separate<N>(products);
 #pragma GCC unroll 16
-    for (int token = 0; token < N; ++token) {
+    for (int token = FIRST; token < END; ++token) {
         const float scale = float_at(numbers + N * 256 + 4 * token);
         const uint8_t * part_sums = numbers + N * 260 + token * 32;
         if constexpr (BITS == 2) {
-            sums[token] = fma(to_floats(corrected(products[token], int_at(part_sums))), mul(scales.scale, broadcast_f32(scale)), sums[token]);
+            const F32xN scale_of_token = broadcast_f32(scale);
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+                const I32xN product = corrected(products[(token - FIRST) * P + p], int_at(part_sums));
+                sums[token * P + p] = fma(to_floats(product), mul(scales[p]->scale, scale_of_token), sums[token * P + p]);
+            }
         } else {
-            add_block<PARTS, MINIMA>(products[token], scales, offset, scale, part_sums, sums[token]);
+            add_block<PARTS, MINIMA, HAS_OFFSET<BITS>, P>(products + (token - FIRST) * P, scales, offset, scale, part_sums, sums + token * P);
         }
     }
 }
+
+#ifdef FOREDRAFT_DOT
 
 template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, F32xN * to) {
     const auto & block = *static_cast<const LongBlock<PARTS> *>(unpacked);
@@ -343,8 +452,43 @@ template <int BITS, int PARTS, bool MINIMA, int N> void multiply_long(const void
         add_all_products<BITS, WORDS, 256, true, N, true>(
             block.words + part * WORDS, numbers + part * 4 * WORDS, block.scales.of_part[part], products);
     }
-    add_long<BITS, PARTS, MINIMA, N>(products, block.scales, offset, numbers, to);
+    const LongScalesOfParts<PARTS> * const scales = &block.scales;
+    add_long<BITS, PARTS, MINIMA, N>(products, &scales, offset, numbers, to);
 }
+
+#else
+
+template <int BITS, int PARTS, bool MINIMA, int N, int FIRST = 0>
+void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, F32xN * to) {
+    constexpr int WORDS = 64 / PARTS, T = N - FIRST < AT_ONCE ? N - FIRST : AT_ONCE;
+    const LongScalesOfParts<PARTS> * scales[PANELS];
+    I32xN products[T * PANELS];
+#pragma GCC unroll 8
+    for (I32xN & product : products) {
+        product = broadcast(0);
+    }
+    for (int part = 0; part < PARTS; ++part) {
+        const I32xN * words[PANELS];
+        I32xN by[PANELS];
+#pragma GCC unroll 2
+        for (int p = 0; p < PANELS; ++p) {
+            const auto & block = *of_panel<LongBlock<PARTS>>(unpacked, p);
+            words[p] = block.words + part * WORDS;
+            by[p] = block.scales.of_part[part];
+        }
+        add_products<BITS, WORDS, 256, true, T, PANELS>(words, numbers + FIRST * 256 + part * 4 * WORDS, by, products);
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < PANELS; ++p) {
+        scales[p] = &of_panel<LongBlock<PARTS>>(unpacked, p)->scales;
+    }
+    add_long<BITS, PARTS, MINIMA, N, PANELS, FIRST, FIRST + T>(products, scales, offset, numbers, to);
+    if constexpr (FIRST + T < N) {
+        multiply_long<BITS, PARTS, MINIMA, N, FIRST + T>(unpacked, offset, numbers, to);
+    }
+}
+
+#endif
 
 // --- A format's functions -------------------------------------------------------------------------------------------------------------------
 
@@ -452,17 +596,17 @@ template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, P
 
 // Unpacks `n` blocks from block `first` on: short ones with at most STRETCH parts, one long one.
 template <typename Format, typename Layout> void unpack(const Rows & rows, int64_t first, int n, void * to) {
-    for (int at = 0; at < n; ++at) {
-        const auto block = Layout::template block<Format>(rows, first + at);
+    auto block = Layout::template block<Format>(rows, first);
+    for (int at = 0; at < n; block.next(first + ++at, rows.n_blocks)) {
         if constexpr (Format::IS_LONG) {
+            constexpr int WORDS = Format::WORDS;
             auto & unpacked = *static_cast<LongBlock<Format::PARTS> *>(to);
-            Fetch<Format, Format::PARTS, Layout, TILE> fetch(rows, first + at);
+            Fetch<Format, 64 / WORDS, Layout, TILE> fetch(rows, first + at);
             scales_of<Format>(block, unpacked.scales);
-            constexpr int WORDS = 64 / Format::PARTS;
             Format::unpack(
-                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t step, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
-                    arrange<WORDS>(words, unpacked.words + part * WORDS);
+                    arrange<WORDS>(words, unpacked.words + step * WORDS);
                 });
         } else {
             ShortPart * unpacked = static_cast<ShortPart *>(to) + at * Format::PARTS;
@@ -470,7 +614,7 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const auto * words) __attribute__((always_inline)) {
                     unpacked[part].scales = scales[Format::HALVES ? part : 0];
                     arrange<8>(words, unpacked[part].words);
                 });
@@ -481,57 +625,70 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
 // Multiplies rows with a tile of N tokens, without storing what is unpacked.
 template <typename Format, typename Layout, int N> void multiply_few(const Rows & rows, const uint8_t * numbers, F32xN * to) {
     F32xN sums[N];
-    for (F32xN & sum : sums) {
-        sum = zero();
+#pragma GCC unroll 8
+    for (int token = 0; token < N; ++token) {
+        sums[token] = zero();
     }
-    for (int64_t at = 0; at < rows.n_blocks; ++at) {
-        const auto block = Layout::template block<Format>(rows, at);
+    const int64_t n_blocks = rows.n_blocks;
+    auto block = Layout::template block<Format>(rows, 0);
+    for (int64_t at = 0; at < n_blocks; block.next(++at, n_blocks)) {
         if constexpr (Format::IS_LONG) {
-            constexpr int WORDS = 64 / Format::PARTS;
+            constexpr int WORDS = Format::WORDS, STEPS = 64 / WORDS;
             const uint8_t * of_tile = numbers + at * N * LONG_SIZE;
-            Fetch<Format, Format::PARTS, Layout, N> fetch(rows, at);
+            Fetch<Format, STEPS, Layout, N> fetch(rows, at);
             LongScalesOfParts<Format::PARTS> scales;
             scales_of<Format>(block, scales);
             // A single token has two sums, because each waits for its last product.
             constexpr int CHAINS = N == 1 && Format::BITS != 2 ? 2 : 1;
             I32xN products[CHAINS][N];
+#pragma GCC unroll 2
             for (int chain = 0; chain < CHAINS; ++chain) {
-                for (I32xN & product : products[chain]) {
-                    product = broadcast(0);
+#pragma GCC unroll 8
+                for (int token = 0; token < N; ++token) {
+                    products[chain][token] = broadcast(0);
                 }
             }
             Format::unpack(
-                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t step, const I32xN * words) __attribute__((always_inline)) {
                     fetch.part();
-                    add_all_products<Format::BITS, WORDS, 256, true, N, false>(
-                        words, of_tile + part * 4 * WORDS, scales.of_part[part], products[part % CHAINS]);
+                    const I32xN & scale = scales.of_part[step * Format::PARTS / STEPS];
+                    const uint8_t * of_step = of_tile + step * 4 * WORDS;
+#ifdef FOREDRAFT_DOT
+                    add_all_products<Format::BITS, WORDS, 256, true, N, false>(words, of_step, scale, products[step % CHAINS]);
+#else
+                    add_products<Format::BITS, WORDS, 256, true, N, 1>(&words, of_step, &scale, products[step % CHAINS]);
+#endif
                 });
             if constexpr (CHAINS == 2) {
                 products[0][0] = add_32(products[0][0], products[1][0]);
             }
-            add_long<Format::BITS, Format::PARTS, Format::MINIMA, N>(products[0], scales, Format::OFFSET, of_tile, sums);
+            const LongScalesOfParts<Format::PARTS> * const of_block = &scales;
+            add_long<Format::BITS, Format::PARTS, Format::MINIMA, N>(products[0], &of_block, Format::OFFSET, of_tile, sums);
         } else {
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Fetch<Format, 1, Layout, N>(rows, at).part();
             Format::scales(block, scales);
             Format::unpack(
-                block, [&](int64_t part, const I32xN * words) __attribute__((always_inline)) {
+                block, [&](int64_t part, const auto * words) __attribute__((always_inline)) {
                     const uint8_t * of_tile = numbers + (at * Format::PARTS + part) * N * SHORT_SIZE;
-                    add_short<Format::BITS, Format::MINIMA, Format::HALVES, N, false>(words, scales[Format::HALVES ? part : 0], of_tile, sums);
+                    const ShortScales * const of_part = &scales[Format::HALVES ? part : 0];
+                    add_short<Format::BITS, Format::MINIMA, Format::HALVES, N, false>(&words, &of_part, of_tile, sums);
                 });
         }
     }
     if constexpr (!Format::IS_LONG) {
         separate<N>(sums);
     }
+#pragma GCC unroll 8
     for (int token = 0; token < N; ++token) {
         to[token] = sums[token];
     }
 }
 
-// Tokens whose products are computed without storing what is unpacked.
-constexpr int FEW_TOKENS = 8;
+// Tokens whose products are computed without storing what is unpacked. At AVX2, more take fewer instructions with two panels.
+constexpr int FEW_TOKENS = PANELS == 1 ? 8 : 4;
 
+// The sums of token t are at `sums + t * PANELS`, one of each panel.
 using Multiply = void (*)(const void * unpacked, int, const uint8_t * numbers, F32xN * sums);
 
 struct Format {
@@ -596,7 +753,10 @@ template <typename F> struct Functions {
             { unpack<F, OfFile>, unpack<F, OfPanel> },
             { { multiply_few<F, OfFile, 1> },
                 { multiply_few<F, OfPanel, 1>, multiply_few<F, OfPanel, 2>, multiply_few<F, OfPanel, 3>, multiply_few<F, OfPanel, 4>,
-                    multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8> } },
+#ifdef FOREDRAFT_DOT
+                    multiply_few<F, OfPanel, 5>, multiply_few<F, OfPanel, 6>, multiply_few<F, OfPanel, 7>, multiply_few<F, OfPanel, 8>
+#endif
+                } },
             MULTIPLY };
     }
 };

@@ -164,7 +164,8 @@ template <typename Format> void multiply_folded(const void * folded, int, const 
         const float scale = float_at(numbers + n * 256 + token * 4);
         F32xN sum = to[token];
         if constexpr (Format::MINIMA) {
-            add_block<Format::PARTS, true>(product, scales, 0, scale, numbers + n * 260 + token * 32, sum);
+            const LongScalesOfParts<Format::PARTS> * const of_block = &scales;
+            add_block<Format::PARTS, true>(&product, &of_block, 0, scale, numbers + n * 260 + token * 32, &sum);
         } else {
             sum = fma(to_floats(product), mul(scales.scale, broadcast_f32(scale)), sum);
         }

@@ -240,13 +240,19 @@ inline I32xN select_less(I32xN a, I32xN than, I32xN yes, I32xN no) { return _mm2
 inline I32xN dot_16(I32xN sum, I32xN a, I32xN b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
 inline I32xN dot_8(I32xN sum, I32xN unsigned_bytes, I32xN signed_bytes) { return _mm256_dpbusd_avx_epi32(sum, unsigned_bytes, signed_bytes); }
 #else
-inline I32xN dot_16(I32xN sum, I32xN a, I32xN b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
-// Keeps `a` in a register, and what is computed before it before what follows. Otherwise GCC adds in another order, for which it computes all products
-// first, and stores them.
-inline __attribute__((always_inline)) void keep(I32xN & a) { asm("" : "+x"(a)); }
 // Sums of two products of bytes, as 16-bit numbers.
 inline I32xN pairs_8(I32xN unsigned_bytes, I32xN signed_bytes) { return _mm256_maddubs_epi16(unsigned_bytes, signed_bytes); }
-inline I32xN add_16_bits(I32xN a, I32xN b) { return _mm256_add_epi16(a, b); }
+// Additions that stay where they stand: GCC adds in another order, for which it computes all products first, and stores them.
+inline __attribute__((always_inline)) I32xN add_16_in_order(I32xN a, I32xN b) {
+    I32xN sum;
+    asm("vpaddw %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
+    return sum;
+}
+inline __attribute__((always_inline)) I32xN dot_16(I32xN sum, I32xN a, I32xN b) {
+    asm("vpaddd %2, %1, %0" : "=x"(a) : "x"(_mm256_madd_epi16(a, b)), "xm"(sum));
+    return a;
+}
+inline I32xN pairs_16(I32xN a, I32xN b) { return _mm256_madd_epi16(a, b); }
 inline I32xN abs_8(I32xN a) { return _mm256_abs_epi8(a); }
 inline I32xN sign_8(I32xN a, I32xN by) { return _mm256_sign_epi8(a, by); }
 #endif
