@@ -33,10 +33,12 @@ enum foredraft_draft_kind {
     FOREDRAFT_DRAFT_KIND_ASSISTANT,
 };
 
-// A file's weights of a ggml_type: their number and their bytes.
+// A file's weights of a ggml_type: their number, their bytes, and whether the token embeddings are among them and are the output weights, too, in the
+// same tensor.
 struct foredraft_weights_of_format {
     uint32_t n;
     uint64_t bytes;
+    bool has_output_embeddings;
 };
 
 // At least the number of ggml's types.

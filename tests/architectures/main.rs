@@ -15,13 +15,17 @@ mod common;
 mod numbers;
 mod random_model;
 
+use std::ffi::CString;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Endpoint::{Foredraft, Plain};
 use common::{Requests as _, complete, drain, model, n, submit, tokens, with};
 use foredraft::api::JsonEngine;
+use foredraft::llama;
+use llama_cpp_sys_2 as sys;
 use serde_json::{Value, json};
 
 /// The architecture that a process is to test, and whether its model has experts.
@@ -303,6 +307,42 @@ fn a_cache_without_layers_is_not_shifted() {
         let answer = complete(&engine, Plain, &long);
         assert_eq!((n(&answer["tokens_predicted"]), &answer["truncated"]), (200, &json!(true)), "{answer}");
     }
+}
+
+/// llama.cpp multiplies BitNet's token embeddings themselves, and no second tensor of them, so this tensor is in panels, from which rows are read.
+#[test]
+fn output_weights_of_bitnet_are_in_panels_and_change_no_bit() {
+    let [floats, path] = ["f32", "q8_0"].map(|name| format!("{}/bitnet-{name}.gguf", env!("CARGO_TARGET_TMPDIR")));
+    random_model::make("bitnet", false, &floats).expect("a model");
+    let [from, to] = [&floats, &path].map(|path| CString::new(path.as_str()).expect("no NUL"));
+    // SAFETY: the paths and the parameters live during the call.
+    let status = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = sys::LLAMA_FTYPE_MOSTLY_Q8_0;
+        sys::llama_model_quantize(from.as_ptr(), to.as_ptr(), &raw const params)
+    };
+    assert_eq!(status, 0);
+    let threads = Arc::new(llama::ThreadPool::new(1).expect("threads"));
+    let [in_file, in_panels, later] = [Some(false), Some(true), None].map(|repack| {
+        let params = llama::ModelParams { repack, ..llama::ModelParams::new(&path) };
+        let model = Arc::new(llama::Model::load(&params, |_| true).expect("it loads"));
+        let params = llama::ContextParams { n_ctx: Some(64), ..llama::ContextParams::default() };
+        let mut context = llama::Context::new(&model, &params, &threads, &Arc::default()).expect("it fits");
+        model.make_panels(None);
+        while model.pending_panel_bytes() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut batch = llama::Batch::new();
+        [300, 301, 302, 303, 304].into_iter().enumerate().for_each(|(at, token)| _ = batch.push(token, at, 0, true));
+        let before = llama::kernel_calls().panel_products;
+        context.decode(&batch).expect("decoded");
+        let logits = (0..5).flat_map(|row| context.logits(row).expect("logits").to_vec()).collect::<Vec<f32>>();
+        (llama::kernel_calls().panel_products - before, logits)
+    });
+    assert!(in_file.1 == in_panels.1 && in_file.1 == later.1, "the same bits");
+    // In each of 4 layers seven; and the outputs.
+    let all = if llama::kernels_are_used() { 4 * 7 + 1 } else { 0 };
+    assert_eq!((in_file.0, in_panels.0, later.0), (0, all, all));
 }
 
 /// Runs all architectures, and compares the table with the guide's, which it writes if `FOREDRAFT_TABLE` is set.

@@ -231,10 +231,11 @@ int64_t n_cores() { return std::thread::hardware_concurrency(); }
 // The bytes of weights of all models of which panels are still to be made. Their memory is not taken yet.
 std::atomic<uint64_t> left_of_all { 0 };
 
-// The calling thread's load of a model: the types that may be in panels, those that are foreseen and those that become smaller in panels that are made
-// later, as bits, and whether it reads a mapped file. It has no destructor: the C library ends the process if it has no memory to register one.
+// The calling thread's load of a model: the types that may be in panels, those that are foreseen, those that become smaller in panels that are made
+// later, and those of embeddings that multiply, as bits, and whether it reads a mapped file. It has no destructor: the C library ends the process if it
+// has no memory to register one.
 struct Load {
-    uint64_t formats = UINT64_MAX, foreseen = 0, smaller = 0;
+    uint64_t formats = UINT64_MAX, foreseen = 0, smaller = 0, embeddings = 0;
     bool is_mapped = false;
     // NULL: panels are made now.
     foredraft_pending_panels * pending = nullptr;
@@ -399,6 +400,9 @@ struct foredraft_pending_panels : foredraft::PendingPanels {};
 namespace foredraft {
 
 bool is_wanted(ggml_type type) { return (load.formats >> type & 1) != 0; }
+bool is_wanted_for_rows(const ggml_tensor * weights) {
+    return is_wanted(weights->type) && (load.embeddings >> weights->type & 1) != 0 && strcmp(ggml_get_name(weights), "token_embd.weight") == 0;
+}
 bool is_foreseen(ggml_type type) { return (load.foreseen >> type & 1) != 0; }
 
 void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t * rows) {
@@ -415,9 +419,9 @@ void make_now_or_later(ggml_tensor * tensor, PanelState & state, const uint8_t *
 
 extern "C" {
 
-void foredraft_load_begin(uint64_t formats, uint64_t foreseen, uint64_t smaller, bool is_mapped, bool later) {
+void foredraft_load_begin(uint64_t formats, uint64_t foreseen, uint64_t smaller, uint64_t embeddings, bool is_mapped, bool later) {
     using namespace foredraft;
-    load = { formats, foreseen, smaller, is_mapped, nullptr, new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores())) };
+    load = { formats, foreseen, smaller, embeddings, is_mapped, nullptr, new (std::nothrow) Makers(std::min(MOST_THREADS, n_cores())) };
     if (is_mapped && later) {
         load.pending = new (std::nothrow) foredraft_pending_panels;
     }

@@ -7,6 +7,8 @@ namespace foredraft {
 
 // Whether the load on the calling thread puts weights of a type into panels.
 bool is_wanted(ggml_type type);
+// The same of a tensor from which rows are read: only if it multiplies, too.
+bool is_wanted_for_rows(const ggml_tensor * weights);
 // Whether panels of a type are read for one token without prefetches.
 bool is_foreseen(ggml_type type);
 

@@ -46,9 +46,10 @@ bool foredraft_layout_cost(int32_t type, struct foredraft_layout_costs * costs, 
 struct foredraft_pending_panels;
 
 // Begins a load of a model on the calling thread. `formats`: the types that are put into panels, as bits. `foreseen`: those whose panels are
-// read for one token without prefetches. `smaller`: those that become Q4_0 in panels that are made later. `is_mapped`: it reads a mapped file. `later`:
-// weights may stay in the mapped file until the load has ended.
-void foredraft_load_begin(uint64_t formats, uint64_t foreseen, uint64_t smaller, bool is_mapped, bool later);
+// read for one token without prefetches. `smaller`: those that become Q4_0 in panels that are made later. `embeddings`: those of token embeddings
+// that are the output weights, too, in the same tensor. `is_mapped`: it reads a mapped file. `later`: weights may stay in the mapped file until the
+// load has ended.
+void foredraft_load_begin(uint64_t formats, uint64_t foreseen, uint64_t smaller, uint64_t embeddings, bool is_mapped, bool later);
 // Ends the load. Returns the weights of which panels are still to be made. NULL: none.
 struct foredraft_pending_panels * foredraft_load_end(void);
 // Makes the panels, on other threads for `patience_ms`, which leave the cores to those that compute, then on the calling thread and others, until it is

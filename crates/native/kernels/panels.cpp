@@ -112,7 +112,7 @@ struct Panels : ggml::cpu::extra_buffer_type {
         // Rows are only read from weights that are in panels for another reason: those that are for nothing else stay in the file.
         const bool is_load = weights->data == nullptr;
         if (op->op == GGML_OP_GET_ROWS) {
-            return !is_load;
+            return !is_load || is_wanted_for_rows(weights);
         }
         if (is_load && !is_wanted(weights->type)) {
             return false;

@@ -369,7 +369,9 @@ std::string wrong_kind(const gguf_context * head, const metadata & values, fored
 
 // Why the tensors of a file cannot be used. Empty: they can. The file is `length` bytes from byte `start` of what was read, and `formats` counts
 // the weights of each ggml_type.
-std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t length, foredraft_weights_of_format * formats) {
+std::string wrong_tensors(const gguf_context * head, const metadata & values, uint64_t start, uint64_t length, foredraft_weights_of_format * formats) {
+    // For other architectures, llama.cpp makes a second tensor of the same weights.
+    const bool multiplies_embeddings = values.text("general.architecture") == "bitnet";
     const int64_t n = gguf_get_n_tensors(head);
     // Offsets are those of what was read.
     uint64_t end = gguf_get_data_offset(head);
@@ -382,6 +384,7 @@ std::string wrong_tensors(const gguf_context * head, uint64_t start, uint64_t le
         if (is_weight && !is_table) {
             formats[type].n += 1;
             formats[type].bytes += gguf_get_tensor_size(head, i);
+            formats[type].has_output_embeddings |= multiplies_embeddings && name == "token_embd.weight";
         }
         if (is_weight && !is_table && !multiplies(type)) {
             return name + " has the type " + ggml_type_name(type) + ", which matrix multiplication does not support";
@@ -426,7 +429,7 @@ bool foredraft_check_head(const char * path, void * stream, uint64_t start, uint
             wrong = "is one of several files of a model, which are loaded by the first one's path";
         }
         if (wrong.empty()) {
-            wrong = wrong_tensors(file.get(), start, length, formats);
+            wrong = wrong_tensors(file.get(), values, start, length, formats);
         }
         if (wrong.empty() && role != FOREDRAFT_ROLE_ADAPTER) {
             wrong = zero_divisor(values, values.text("general.architecture"));

@@ -131,6 +131,8 @@ pub(crate) struct WeightsOfType {
     pub(crate) format: u32,
     /// Their size.
     pub(crate) bytes: u64,
+    /// Whether the token embeddings are among them and are the output weights, too, in the same tensor.
+    pub(crate) has_output_embeddings: bool,
 }
 
 /// Chooses the layout of each type that can be in panels. `forced`: the host's choice. `available`: the bytes of memory that panels may
@@ -242,15 +244,16 @@ pub(crate) fn with_layouts<R>(
     if smaller != 0 && known_cost(SMALLER_FORMAT).is_some_and(|cost| !cost.prefetches()) {
         foreseen |= 1 << SMALLER_FORMAT;
     }
-    begin_load([bits(|layout| layout.in_panels), foreseen, smaller], is_mapped, later);
+    let embeddings = weights.iter().filter(|of| of.has_output_embeddings).fold(0_u64, |all, of| all | 1 << of.format);
+    begin_load([bits(|layout| layout.in_panels), foreseen, smaller, embeddings], is_mapped, later);
     let result = load();
     (result, end_load())
 }
 
 #[cfg(own_kernels)]
-fn begin_load([formats, foreseen, smaller]: [u64; 3], is_mapped: bool, later: bool) {
+fn begin_load([formats, foreseen, smaller, embeddings]: [u64; 4], is_mapped: bool, later: bool) {
     // SAFETY: sets values of the calling thread.
-    unsafe { native::foredraft_load_begin(formats, foreseen, smaller, is_mapped, later) }
+    unsafe { native::foredraft_load_begin(formats, foreseen, smaller, embeddings, is_mapped, later) }
 }
 #[cfg(own_kernels)]
 fn end_load() -> PendingPanels {
@@ -263,7 +266,7 @@ fn end_load() -> PendingPanels {
     }
 }
 #[cfg(not(own_kernels))]
-fn begin_load(_: [u64; 3], _: bool, _: bool) {}
+fn begin_load(_: [u64; 4], _: bool, _: bool) {}
 #[cfg(not(own_kernels))]
 fn end_load() -> PendingPanels {
     PendingPanels {}
@@ -477,7 +480,11 @@ mod tests {
             return;
         }
         let of = |bytes: u64, forced: Option<bool>, available: Option<u64>| {
-            let weights = [WeightsOfType { format: f32, bytes: 1 << 40 }, WeightsOfType { format: q8_0, bytes }];
+            let weights = [(f32, 1 << 40), (q8_0, bytes)].map(|(format, bytes)| WeightsOfType {
+                format,
+                bytes,
+                has_output_embeddings: false,
+            });
             let mut layouts = choose(&weights, forced, available, false);
             assert_eq!(layouts.len(), 1, "floats have one layout: {layouts:?}");
             layouts.remove(0)

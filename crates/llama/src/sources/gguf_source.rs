@@ -380,7 +380,7 @@ const N_FORMATS: usize = FOREDRAFT_N_FORMATS as usize;
 
 impl Default for WeightFormats {
     fn default() -> Self {
-        WeightFormats([WeightsOfFormat { n: 0, bytes: 0 }; N_FORMATS])
+        WeightFormats([WeightsOfFormat { n: 0, bytes: 0, has_output_embeddings: false }; N_FORMATS])
     }
 }
 
@@ -398,7 +398,12 @@ impl WeightFormats {
     /// The types that the files have.
     pub(crate) fn all(&self) -> Vec<WeightsOfType> {
         let present = (0..).zip(self.0).filter(|(_, of)| of.n > 0);
-        present.map(|(format, of)| WeightsOfType { format, bytes: of.bytes }).collect()
+        let of_type = |(format, of): (u32, WeightsOfFormat)| WeightsOfType {
+            format,
+            bytes: of.bytes,
+            has_output_embeddings: of.has_output_embeddings,
+        };
+        present.map(of_type).collect()
     }
 }
 
