@@ -352,7 +352,9 @@ struct Q5_K : LongFormat<GGML_TYPE_Q5_K, sizeof(block_q5_K), 5, 0, 8> {
                 const int at = (16 * pair + first) / STEP;
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; ++half) {
-                    load_again<From>();
+                    if (half == 1) {
+                        load_again<From>();
+                    }
                     from.template load<STEP>(offsetof(block_q5_K, qs) + 32 * pair + 4 * first, packed);
                     for (int word = 0; word < STEP; ++word) {
                         const I32xN bits = half == 0 ? left_16<4>(fifth[word]) : left_16<3>(fifth[word]);

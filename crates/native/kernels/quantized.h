@@ -123,7 +123,7 @@ constexpr int PANELS = 2, AT_ONCE = 4;
 // Adds `WORDS` words of weights of P panels times T tokens' numbers, times each panel's `by`, to `sums[t * P + p]`, or sets it (short formats). Token t's
 // numbers are at `numbers + t * SIZE`.
 template <int BITS, int WORDS, int SIZE, bool IS_LONG, int T, int P, typename Word>
-inline __attribute__((always_inline)) void add_products(const Word * const * words, const uint8_t * numbers, const I32xN * by, I32xN * sums) {
+inline __attribute__((always_inline)) void add_products(const Word * const * words, const uint8_t * numbers, const I32xN * const * by, I32xN * sums) {
     // As many words as fit into 16-bit sums: 4 bits: 8 * 2 * 15 * 127, 5 bits: 4 * 2 * 31 * 127, 6 bits: 2 * 2 * 63 * 127, 8 bits: 2 * 128 * 127.
     // With 2 bits, no part has a scale, and a sum is two 16-bit numbers.
     constexpr int OF_GROUP = BITS == 2 ? WORDS : BITS == 4 ? (WORDS < 8 ? WORDS : 8) : BITS == 5 ? 4 : BITS == 6 ? 2 : 1;
@@ -148,7 +148,8 @@ inline __attribute__((always_inline)) void add_products(const Word * const * wor
                     sum = SUMS_APART<BITS, T * P> ? add_16_in_order(sum, pairs[t * P + p]) : pairs[t * P + p];
                     continue;
                 }
-                sum = IS_LONG || group > 0 ? dot_16(sum, pairs[t * P + p], by[p]) : pairs_16(pairs[t * P + p], by[p]);
+                const I32xN widened = IS_LONG && P > 1 ? pairs_16_stored(pairs[t * P + p], by[p]) : pairs_16(pairs[t * P + p], *by[p]);
+                sum = IS_LONG || group > 0 ? add_32_in_order(widened, sum) : widened;
             }
         };
         // The registers hold the words of a group and one sum of 16-bit numbers for each panel, or with two panels one word and all sums.
@@ -224,13 +225,14 @@ inline __attribute__((always_inline)) void add_short(
         add_all_products<BITS, WORDS, 32, false, T, ARRANGED>(words[0] + WORDS * half, numbers + 4 * WORDS * half, broadcast(0), products);
 #else
         const Word * of_half[P];
-        I32xN ones[P];
+        const I32xN ones = broadcast(0x00010001);
+        const I32xN * by[P];
 #pragma GCC unroll 2
         for (int p = 0; p < P; ++p) {
             of_half[p] = words[p] + WORDS * half;
-            ones[p] = broadcast(0x00010001);
+            by[p] = &ones;
         }
-        add_products<BITS, WORDS, 32, false, T, P>(of_half, numbers + FIRST * 32 + 4 * WORDS * half, ones, products);
+        add_products<BITS, WORDS, 32, false, T, P>(of_half, numbers + FIRST * 32 + 4 * WORDS * half, by, products);
 #endif
 #pragma GCC unroll 16
         for (int t = 0; t < T; ++t) {
@@ -469,12 +471,12 @@ void multiply_long(const void * unpacked, int offset, const uint8_t * numbers, F
     }
     for (int part = 0; part < PARTS; ++part) {
         const I32xN * words[PANELS];
-        I32xN by[PANELS];
+        const I32xN * by[PANELS];
 #pragma GCC unroll 2
         for (int p = 0; p < PANELS; ++p) {
             const auto & block = *of_panel<LongBlock<PARTS>>(unpacked, p);
             words[p] = block.words + part * WORDS;
-            by[p] = block.scales.of_part[part];
+            by[p] = &block.scales.of_part[part];
         }
         add_products<BITS, WORDS, 256, true, T, PANELS>(words, numbers + FIRST * 256 + part * 4 * WORDS, by, products);
     }
@@ -541,7 +543,7 @@ template <typename Format, int PARTS, typename Layout, int TOKENS_AT_ONCE> struc
           into_first(OFTEN_FEW && rows.are_few) {
         fetch<LINES - PARTS * OF_PART>();
     }
-    inline __attribute__((always_inline)) void part() {
+    inline __attribute__((always_inline)) void part(int64_t) {
         fetch<OF_PART>();
         if constexpr (NEAR) {
             if (n_parts % PARTS_OF_ROW == 0) {
@@ -582,15 +584,15 @@ template <typename Format, int PARTS, int TOKENS_AT_ONCE> struct Fetch<Format, P
 
     Fetch(const Rows & rows, int64_t block)
         : line(rows.weights + block * LANES * Format::SIZE + AHEAD), is_needed(TOKENS_AT_ONCE > 1 || !rows.is_foreseen) {}
-    inline __attribute__((always_inline)) void part() {
-        if (!is_needed) {
+    inline __attribute__((always_inline)) void part(int64_t index) const {
+        if (TOKENS_AT_ONCE == 1 && !is_needed) {
             return;
         }
+        const uint8_t * at = line + 64 * LINES_OF_PART * index;
 #pragma GCC unroll 16
         for (int i = 0; i < LINES_OF_PART; ++i) {
-            PREFETCH(line + 64 * i, 2);
+            PREFETCH(at + 64 * i, 2);
         }
-        line += 64 * LINES_OF_PART;
     }
 };
 
@@ -605,12 +607,12 @@ template <typename Format, typename Layout> void unpack(const Rows & rows, int64
             scales_of<Format>(block, unpacked.scales);
             Format::unpack(
                 block, [&](int64_t step, const I32xN * words) __attribute__((always_inline)) {
-                    fetch.part();
+                    fetch.part(step);
                     arrange<WORDS>(words, unpacked.words + step * WORDS);
                 });
         } else {
             ShortPart * unpacked = static_cast<ShortPart *>(to) + at * Format::PARTS;
-            Fetch<Format, 1, Layout, TILE>(rows, first + at).part();
+            Fetch<Format, 1, Layout, TILE>(rows, first + at).part(0);
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
             Format::scales(block, scales);
             Format::unpack(
@@ -650,11 +652,11 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             }
             Format::unpack(
                 block, [&](int64_t step, const I32xN * words) __attribute__((always_inline)) {
-                    fetch.part();
-                    const I32xN & scale = scales.of_part[step * Format::PARTS / STEPS];
+                    fetch.part(step);
+                    const I32xN * const scale = &scales.of_part[step * Format::PARTS / STEPS];
                     const uint8_t * of_step = of_tile + step * 4 * WORDS;
 #ifdef FOREDRAFT_DOT
-                    add_all_products<Format::BITS, WORDS, 256, true, N, false>(words, of_step, scale, products[step % CHAINS]);
+                    add_all_products<Format::BITS, WORDS, 256, true, N, false>(words, of_step, *scale, products[step % CHAINS]);
 #else
                     add_products<Format::BITS, WORDS, 256, true, N, 1>(&words, of_step, &scale, products[step % CHAINS]);
 #endif
@@ -666,7 +668,7 @@ template <typename Format, typename Layout, int N> void multiply_few(const Rows 
             add_long<Format::BITS, Format::PARTS, Format::MINIMA, N>(products[0], &of_block, Format::OFFSET, of_tile, sums);
         } else {
             ShortScales scales[Format::HALVES ? Format::PARTS : 1];
-            Fetch<Format, 1, Layout, N>(rows, at).part();
+            Fetch<Format, 1, Layout, N>(rows, at).part(0);
             Format::scales(block, scales);
             Format::unpack(
                 block, [&](int64_t part, const auto * words) __attribute__((always_inline)) {

@@ -99,7 +99,7 @@ template <typename Format, typename Layout> void fold(const Rows & rows, int64_t
     scales_of<Format>(block, folded.scales);
     Format::unpack(
         block, [&](int part, const I32xN * words) __attribute__((always_inline)) {
-            fetch.part();
+            fetch.part(part);
             const I32xN scale = folded.scales.of_part[part];
             I32xN * const low = folded.words[0] + part * WORDS;
             I32xN * const high = folded.words[DIGITS - 1] + part * WORDS;

@@ -248,11 +248,19 @@ inline __attribute__((always_inline)) I32xN add_16_in_order(I32xN a, I32xN b) {
     asm("vpaddw %2, %1, %0" : "=x"(sum) : "x"(a), "x"(b));
     return sum;
 }
-inline __attribute__((always_inline)) I32xN dot_16(I32xN sum, I32xN a, I32xN b) {
-    asm("vpaddd %2, %1, %0" : "=x"(a) : "x"(_mm256_madd_epi16(a, b)), "xm"(sum));
-    return a;
+inline __attribute__((always_inline)) I32xN add_32_in_order(I32xN a, I32xN b) {
+    I32xN sum;
+    asm("vpaddd %2, %1, %0" : "=x"(sum) : "x"(a), "xm"(b));
+    return sum;
 }
 inline I32xN pairs_16(I32xN a, I32xN b) { return _mm256_madd_epi16(a, b); }
+inline I32xN dot_16(I32xN sum, I32xN a, I32xN b) { return add_32_in_order(pairs_16(a, b), sum); }
+// The same with numbers that no register holds.
+inline __attribute__((always_inline)) I32xN pairs_16_stored(I32xN a, const I32xN * b) {
+    I32xN pairs;
+    asm("vpmaddwd %2, %1, %0" : "=x"(pairs) : "x"(a), "m"(*b));
+    return pairs;
+}
 inline I32xN abs_8(I32xN a) { return _mm256_abs_epi8(a); }
 inline I32xN sign_8(I32xN a, I32xN by) { return _mm256_sign_epi8(a, by); }
 #endif
