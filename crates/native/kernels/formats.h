@@ -32,13 +32,13 @@ constexpr int OF_SIGNED = 0;
 inline I32xN of_signed(I32xN bytes) { return bytes; }
 #endif
 
-// Words that are unpacked at once, where sixteen registers hold sums too, and a function that lets the compiler load words of a panel once more instead of
+// Words that are unpacked at once, and unrolled loops over them, where sixteen registers hold sums too, and a function that lets the compiler load words of a panel once more instead of
 // storing them.
 #if defined(FOREDRAFT_DOT)
-constexpr int STEP = 8;
+constexpr int STEP = 8, UNROLL = 1;
 template <typename From> inline void load_again() {}
 #else
-constexpr int STEP = 4;
+constexpr int STEP = 4, UNROLL = 4;
 template <typename From> inline __attribute__((always_inline)) void load_again() {
     if constexpr (From::IS_PANEL) {
         asm volatile("" : : : "memory");
@@ -347,7 +347,7 @@ struct Q5_K : LongFormat<GGML_TYPE_Q5_K, sizeof(block_q5_K), 5, 0, 8> {
         for (int first = 0; first < 8; first += STEP) {
             I32xN fifth[STEP], packed[STEP], words[2][STEP];
             from.template load<STEP>(offsetof(block_q5_K, qh) + 4 * first, fifth);
-#pragma GCC unroll 4
+#pragma GCC unroll UNROLL
             for (int pair = 0; pair < 4; ++pair) {
                 const int at = (16 * pair + first) / STEP;
 #pragma GCC unroll 2
@@ -466,7 +466,7 @@ struct Q2_K : LongFormat<GGML_TYPE_Q2_K, sizeof(block_q2_K), 4, 0, 16> {
             for (int first = 0; first < 8; first += STEP) {
                 I32xN packed[STEP], words[STEP];
                 from.template load<STEP>(offsetof(block_q2_K, qs) + 32 * half + 4 * first, packed);
-#pragma GCC unroll 4
+#pragma GCC unroll UNROLL
                 for (int quarter = 0; quarter < 4; ++quarter) {
                     for (int word = 0; word < STEP; ++word) {
                         words[word] = bit_and(packed[word], broadcast_8(0x03));
@@ -502,7 +502,7 @@ struct Q3_K : LongFormat<GGML_TYPE_Q3_K, sizeof(block_q3_K), 4, 4, 16> {
             from.template load<STEP>(offsetof(block_q3_K, hmask) + 4 * first, third);
             for (int half = 0; half < 2; ++half) {
                 from.template load<STEP>(offsetof(block_q3_K, qs) + 32 * half + 4 * first, packed);
-#pragma GCC unroll 4
+#pragma GCC unroll UNROLL
                 for (int quarter = 0; quarter < 4; ++quarter) {
                     for (int word = 0; word < STEP; ++word) {
                         const I32xN bit = bit_and(left_16<2>(third[word]), broadcast_8(0x04));
