@@ -238,19 +238,20 @@ fn context_keys_set_context_params() {
 
 #[test]
 fn draft_params_default_to_the_targets() {
+    let default = || ModelParams { weights: WeightType::Measured, ..ModelParams::new("d.gguf") };
     let (model, context) = with_draft(json!({}));
-    assert_eq!((model, context), (ModelParams::new("d.gguf"), ContextParams::default()));
+    assert_eq!((model, context), (default(), ContextParams::default()));
 
     // A part of a file is not mapped; that is no default of the draft's.
     let (model, _) = with_draft(json!({"model": {"fd": 5, "offset": 32}}));
-    assert_eq!(model, ModelParams::new("d.gguf"));
+    assert_eq!(model, default());
 
     let target = json!({"n_ctx": 512, "n_batch": 64, "n_threads": 2, "n_threads_batch": 3, "n_gpu_layers": 5,
         "cache_type_k": "q8_0", "flash_attn": "on", "use_mmap": false, "lora": ["a"], "devices": ["X"],
         "rope_freq_base": 5e5});
     let (model, context) = with_draft(target.clone());
     // As in llama.cpp, layers and cache types have their own defaults, and the target's adapters do not apply. The rest follows.
-    assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..ModelParams::new("d.gguf") });
+    assert_eq!(model, ModelParams { use_mmap: false, devices: Some(vec!["X".into()]), ..default() });
     assert_eq!(
         context,
         ContextParams {
