@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::platform::{FileIdentity, file_identity, identity_of_descriptor};
 use crate::sources::shards;
-use crate::{GgufSource, Model, ModelParams};
+use crate::{GgufSource, Model, ModelParams, WeightType};
 use foredraft_base::error::{Code, Error, Result};
 
 static LOADED: Mutex<Vec<Arc<SharedModel>>> = Mutex::new(Vec::new());
@@ -19,13 +19,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 struct SharedModel {
     key: SharedKey,
+    /// Whether its panels may have fewer bits than the file ([`WeightType::Measured`]).
+    may_shrink: bool,
     /// Locked while the model is being loaded.
     model: Mutex<Weak<Model>>,
 }
 
+impl SharedModel {
+    /// Whether its model is the one of a key. A draft model takes one with the file's panels, too, which needs no more memory.
+    fn serves(&self, key: &SharedKey, may_shrink: bool) -> bool {
+        let has_panels_of_the_file = || {
+            // A locked one is being loaded.
+            let model = self.model.try_lock().and_then(|model| model.upgrade());
+            model.is_some_and(|model| model.weight_layouts().iter().all(|layout| !layout.becomes_smaller))
+        };
+        self.key == *key && (may_shrink || !self.may_shrink || has_panels_of_the_file())
+    }
+}
+
 #[derive(PartialEq)]
 struct SharedKey {
-    /// With canonical paths.
+    /// With canonical paths, and without [`WeightType::Measured`].
     params: ModelParams,
     /// The model's files, then its adapters'.
     files: Vec<ModelFileVersion>,
@@ -60,6 +74,9 @@ impl SharedKey {
     /// `None`: the model is not shared, because it is in memory, or because the metadata of a file cannot be read. The load will report it.
     fn of(params: &ModelParams) -> Option<SharedKey> {
         let mut params = params.clone();
+        if may_shrink(&params) {
+            params.weights = WeightType::AsInFile;
+        }
         let mut files = Vec::new();
         for source in std::iter::once(&mut params.source).chain(params.lora.iter_mut().map(|lora| &mut lora.source)) {
             match source {
@@ -81,15 +98,19 @@ impl SharedKey {
     }
 }
 
+fn may_shrink(params: &ModelParams) -> bool {
+    params.weights == WeightType::Measured
+}
+
 /// Finds or adds the entry of a key. Entries of unloaded models are removed.
-fn entry(key: SharedKey) -> Arc<SharedModel> {
+fn entry(key: SharedKey, may_shrink: bool) -> Arc<SharedModel> {
     let mut loaded = LOADED.lock();
     // An entry with other owners is being loaded.
     loaded.retain(|entry| Arc::strong_count(entry) > 1 || entry.model.lock().strong_count() > 0);
-    if let Some(entry) = loaded.iter().find(|entry| entry.key == key) {
+    if let Some(entry) = loaded.iter().find(|entry| entry.serves(&key, may_shrink)) {
         return Arc::clone(entry);
     }
-    let entry = Arc::new(SharedModel { key, model: Mutex::default() });
+    let entry = Arc::new(SharedModel { key, may_shrink, model: Mutex::default() });
     loaded.push(Arc::clone(&entry));
     entry
 }
@@ -99,7 +120,7 @@ impl Model {
     pub fn is_loaded(params: &ModelParams) -> bool {
         let Some(key) = SharedKey::of(params) else { return false };
         let loaded = LOADED.lock();
-        let entry = loaded.iter().find(|entry| entry.key == key);
+        let entry = loaded.iter().find(|entry| entry.serves(&key, may_shrink(params)));
         // A locked entry is being loaded.
         entry.is_some_and(|entry| entry.model.try_lock().is_none_or(|model| model.strong_count() > 0))
     }
@@ -115,7 +136,7 @@ impl Model {
         load: impl FnOnce(&ModelParams, P) -> Result<Model>,
     ) -> Result<Arc<Model>> {
         let Some(key) = SharedKey::of(params) else { return Ok(Arc::new(load(params, progress)?)) };
-        let entry = entry(key);
+        let entry = entry(key, may_shrink(params));
         let mut model = loop {
             if let Some(model) = entry.model.try_lock_for(POLL_INTERVAL) {
                 break model;
