@@ -38,6 +38,7 @@ SCALES = {
     Type.Q4_K: {0: 1.0e-4, 2: 7.5e-4},
     Type.Q5_K: {0: 0.5e-4, 2: 7.5e-4},
     Type.Q6_K: {208: 1.5e-5},
+    Type.Q1_0: {0: 0.0156},
     Type.TQ1_0: {52: 0.019},
     Type.TQ2_0: {64: 0.019},
 }
@@ -61,7 +62,7 @@ def blocks(noise, kind, n):
 def kind_of(name, file_type, layer, n_layers):
     """The type of a matrix. llama.cpp's Q4_K_M has more bits in the output, and in some of the layers for values and down-projections."""
     if file_type != "Q4_K_M":
-        return Type.Q6_K if file_type.startswith("TQ") and name in ("token_embd", "output") else Type[file_type]
+        return Type.Q6_K if file_type.startswith(("TQ", "Q1")) and name in ("token_embd", "output") else Type[file_type]
     has_more_bits = layer < n_layers // 8 or layer >= 7 * n_layers // 8 or (layer - n_layers // 8) % 3 == 2
     return Type.Q6_K if name == "output" or name in ("attn_v", "ffn_down") and has_more_bits else Type.Q4_K
 
