@@ -32,8 +32,8 @@ constexpr int OF_SIGNED = 0;
 inline I32xN of_signed(I32xN bytes) { return bytes; }
 #endif
 
-// Words that are unpacked at once, and unrolled loops over them, where sixteen registers hold sums too, and a function that lets the compiler load words of a panel once more instead of
-// storing them.
+// STEP: words that are unpacked at once: fewer where sixteen registers hold sums, too. UNROLL: of loops over a step's parts. `load_again` makes the
+// compiler load words of a panel once more instead of storing them.
 #if defined(FOREDRAFT_DOT)
 constexpr int STEP = 8, UNROLL = 1;
 template <typename From> inline void load_again() {}

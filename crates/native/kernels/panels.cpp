@@ -1,6 +1,6 @@
 // Weights in panels: a layout that the kernels read faster than the file's (layout.h). ggml calls such a thing an extra type of buffers: llama.cpp
 // puts a tensor of weights into one if it supports the operation that the tensor is for, and writes it there from the file. Everything else stays
-// where it was, so rows of embeddings are still read from the mapped file.
+// where it was, so rows of embeddings are still read from the mapped file, unless llama.cpp's graph also multiplies them (BitNet).
 //
 // Panels are made for the level that is chosen when a model is loaded. It cannot be changed while models are loaded.
 #include "making.h"

@@ -266,7 +266,7 @@ inline __attribute__((always_inline)) void add_short(
 // The bytes of what is unpacked of a panel.
 constexpr size_t UNPACKED_SIZE = sizeof(LongBlock<16>) > STRETCH * sizeof(ShortPart) ? sizeof(LongBlock<16>) : STRETCH * sizeof(ShortPart);
 
-// What was unpacked of panel `p`.
+// The unpacked part of panel `p`.
 template <typename Unpacked> inline const Unpacked * of_panel(const void * unpacked, int p) {
     return reinterpret_cast<const Unpacked *>(static_cast<const uint8_t *>(unpacked) + p * UNPACKED_SIZE);
 }

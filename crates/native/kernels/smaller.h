@@ -12,7 +12,7 @@ namespace {
 constexpr int CHOICES = 4;
 constexpr float FURTHEST[CHOICES] = { -8.49f, -8.0f, -7.5f, -7.0f };
 
-// 16 weights as numbers from -8 to 7. `inverse`: of a scale, negative, so that the largest number is a bound.
+// The numbers of 16 weights, from -8 to 7, with the other sign: so the one bound that they can exceed is a least number. `inverse`: -1 / scale.
 inline F32x16 negative_numbers(F32x16 weights, float inverse) {
     return max_x16(round_x16(mul_x16(weights, broadcast_x16(inverse))), broadcast_x16(-7.0f));
 }
